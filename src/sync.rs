@@ -87,7 +87,7 @@ pub struct Backoff {
     /// The number of waits that skipped their yields after the latest long yield, less what the
     /// waits without a long yield took off since.
     penalty: Cell<u32>,
-    /// The end of the latest look for failed peers, and how long it took.
+    /// The end of the latest look for failed peers, and its length.
     looked: Cell<Option<Instant>>,
     look_time: Cell<Duration>,
     /// The least time from one look to the next, by what looks take.
@@ -125,7 +125,7 @@ const MOST_LOOK_INTERVAL: Duration = Duration::from_millis(25);
 /// A look at many peers takes longer, and where hosts are parts of one machine, their ranks share
 /// more CPUs than they know: the pause is so many times what a look takes. Among 128 ranks on two
 /// CPUs, as eight hosts of 16, looks took most of their time.
-const LOOKS_BETWEEN: u32 = 50;
+const PAUSE_PER_LOOK: u32 = 50;
 /// A rank that sleeps looks once in so many look intervals.
 const LOOK_INTERVALS_OF_A_SLEEP: u32 = 10;
 
@@ -188,10 +188,13 @@ impl Backoff {
     /// counts: another program may have had the CPU in the other one.
     pub(crate) fn note_look(&self, began: Instant) {
         let now = Instant::now();
-        let time = now - began;
-        let pause = LOOKS_BETWEEN * self.look_time.replace(time).min(time);
-        self.look_pause.set(pause.clamp(self.look_interval, MOST_LOOK_INTERVAL));
+        self.note_look_time(now - began);
         self.looked.set(Some(now));
+    }
+
+    fn note_look_time(&self, time: Duration) {
+        let pause = PAUSE_PER_LOOK * self.look_time.replace(time).min(time);
+        self.look_pause.set(pause.clamp(self.look_interval, MOST_LOOK_INTERVAL));
     }
 
     /// Notes the length of a wait's first yield, or of a later one if that was long.
@@ -276,5 +279,19 @@ mod tests {
         assert_eq!([1, 1, 0, 1].map(&mut micros), [200; 4]);
         // Two waits in each 200 us are fast, one is not.
         assert_eq!([2, 4, 8, 15, 1].map(&mut micros), [400, 800, 1600, 200, 200]);
+    }
+
+    #[test]
+    fn the_pause_between_looks_follows_the_shorter_of_two() {
+        let backoff = Backoff::for_ranks(1, 1);
+        let look = |micros| {
+            backoff.note_look_time(Duration::from_micros(micros));
+            backoff.look_pause.get()
+        };
+        // Another program had the CPU in the look of 5 ms.
+        assert_eq!([10, 5000, 10].map(look), [LOOK_INTERVAL; 3]);
+        assert_eq!([200, 300].map(look)[1], PAUSE_PER_LOOK * Duration::from_micros(200));
+        assert_eq!([5000, 5000].map(look)[1], MOST_LOOK_INTERVAL);
+        assert_eq!(backoff.sleep_interval(), LOOK_INTERVALS_OF_A_SLEEP * MOST_LOOK_INTERVAL);
     }
 }

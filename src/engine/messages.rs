@@ -104,27 +104,20 @@ impl Engine {
     fn with_cause(&mut self, error: Error) -> Error {
         match error {
             Error::Timeout { at, peer, after } => {
-                match self.peers.stalled_behind(peer.rank, self.sequence, after) {
-                    Some((rank, state)) => {
-                        let peer = Box::new(self.rank_info.peers[rank].clone());
-                        Error::Stalled { at, peer, state, after }
-                    }
-                    None => {
-                        let last = self.peers.local_detector().end_of_messages(peer.rank);
-                        let peer = self.rank_info.peers[last].clone();
-                        // It may have failed a moment ago, by its own timeout.
-                        let found = if self.peers.has_failed(last) {
-                            self.lost(at, &peer, Duration::ZERO)
-                        } else {
-                            Err(at)
-                        };
-                        found.unwrap_or_else(|at| Error::Timeout {
-                            at,
-                            peer: Box::new(peer),
-                            after,
-                        })
-                    }
+                let stalled = self.peers.stalled_behind(peer.rank, self.sequence, after);
+                if let Some((rank, state)) = stalled {
+                    let peer = Box::new(self.rank_info.peers[rank].clone());
+                    return Error::Stalled { at, peer, state, after };
                 }
+                let last = self.peers.local_detector().end_of_messages(peer.rank);
+                let peer = Box::new(self.rank_info.peers[last].clone());
+                // The peer may have failed a moment ago, by its own timeout.
+                let found = if self.peers.has_failed(last) {
+                    self.lost(at, &peer, Duration::ZERO)
+                } else {
+                    Err(at)
+                };
+                found.unwrap_or_else(|at| Error::Timeout { at, peer, after })
             }
             Error::PeerLost { at, peer, evidence } => {
                 self.lost(at, &peer, CAUSE_WAIT).unwrap_or_else(|at| {

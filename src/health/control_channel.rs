@@ -9,6 +9,7 @@
 mod channels;
 mod connection;
 mod heartbeats;
+mod host_watch;
 mod inbox;
 mod keepalive;
 mod parents;

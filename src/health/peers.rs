@@ -155,8 +155,8 @@ impl Peers {
         found.or_else(ahead).or_else(behind)
     }
 
-    /// What this rank owes the others while it waits: bytes of calls that it has finished, which
-    /// were lost with a connection, and heartbeats.
+    /// Sends the others what this rank owes them while it waits: bytes of calls that it has
+    /// finished, which were lost with a connection, and heartbeats.
     pub(crate) fn keep_up(&mut self, wait: WaitTime) {
         self.links.keep_up();
         let WaitTime { waited, timeout: most } = wait;

@@ -32,7 +32,7 @@ enum Closing {
     GivenUp(Ranks),
 }
 
-/// What a call for a change waits for.
+/// The end of a wait for a change.
 enum Decided {
     /// The next epoch, of these members.
     Change(u32, Ranks),
@@ -296,7 +296,7 @@ impl Communicator {
         let decided = self.with_driver(call, |driver, peers| {
             let deadline = Some(driver.time(until));
             let change = Input::Change { deadline, evict_missing: evict };
-            // What has come may say that the others have given up the last change.
+            // Messages that have come may say that the others have given up the last change.
             driver.poll(peers);
             driver.step(peers, None, change);
             driver.verdict(call, peers, last + CLOSING_LIMIT, |verdict| match *verdict {

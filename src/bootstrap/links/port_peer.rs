@@ -1,4 +1,4 @@
-//! What a port knows of the other processes of its links, and the settings of their streams.
+//! The addresses and secrets of the other processes of a port, and the settings of their streams.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -23,7 +23,7 @@ pub(in crate::bootstrap) struct PortPeer {
     pub(super) name: Peer,
     /// In the order in which to try them.
     addresses: Vec<SocketAddr>,
-    /// What connections have shown since the peer gave those.
+    /// The places at which connections have found the peer since it gave those.
     found: Mutex<Found>,
     pub(super) secret: LinkSecret,
     /// A wide-area network lies between.

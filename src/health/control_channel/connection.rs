@@ -39,7 +39,7 @@ fn is_passing(error: &io::Error) -> bool {
 pub(super) enum End {
     /// The process has closed it.
     Closed,
-    /// What it sends is of no use.
+    /// The process sends messages that are of no use.
     Useless(&'static str),
     Broken(io::Error),
 }
@@ -52,10 +52,12 @@ pub(super) struct ControlConnection {
     pub(super) unreachable_after: Duration,
     /// The host of the peer, by the lowest rank there.
     pub(super) host: usize,
-    /// Since when the host has given no sign of life here at the most, while the system asks often
-    /// for one; `None` while another connection stands for this one, on which there may be none for
-    /// long.
+    /// The earliest time from which a silence of the host counts, while the system asks often for a
+    /// sign of life; `None` while another connection stands for this one, on which there may be
+    /// none for long.
     watched_since: Option<Instant>,
+    /// The connection may be broken, or have bytes that found no room.
+    pub(super) may_be_busy: bool,
     /// True if the peer is on another host, or may be.
     pub(super) is_tcp: bool,
     /// The host gave no sign of life for too long.
@@ -74,7 +76,7 @@ pub(super) struct ControlConnection {
     pub(super) received: u64,
     /// The other end, which has made this connection, has not confirmed that it uses it.
     pub(super) awaits_confirmation: bool,
-    /// What makes a broken connection anew; `None` where its end is final.
+    /// The way to make a broken connection anew; `None` where its end is final.
     pub(super) resumption: Option<Box<Resumption>>,
     /// Descriptors that have arrived with frames which have not, or why one did not arrive.
     fds: VecDeque<io::Result<OwnedFd>>,
@@ -82,7 +84,7 @@ pub(super) struct ControlConnection {
     inboxes: BTreeMap<u64, (InboxState, Option<Box<Inbox>>)>,
     /// When the connection ended, and how.
     pub(super) ended: Option<(Instant, String)>,
-    /// What this process lacked for another connection, if it ended so.
+    /// The lack of this process for another connection, if it ended so.
     pub(super) own_lack: Option<Error>,
     /// When another source saw the process end. Its last message may still arrive.
     pub(super) process_ended: Option<Instant>,
@@ -100,6 +102,7 @@ impl ControlConnection {
             unreachable_after,
             host,
             watched_since: None,
+            may_be_busy: false,
             is_tcp,
             is_unreachable: false,
             // Reserved now, because a heartbeat must not allocate.

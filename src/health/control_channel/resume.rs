@@ -25,9 +25,9 @@ pub(super) const MAX_KEPT: usize = 2048;
 /// before it has taken those.
 pub(super) const MANY_KEPT: usize = 1024;
 
-/// What the dialler sends on a connection before its first frame, once it has the answer: from then
-/// on it reads whatever comes there. Frames on a connection that it has given up would be lost,
-/// though its system acknowledges them.
+/// The bytes that the dialler sends on a connection before its first frame, once it has the answer:
+/// from then on it reads whatever comes there. Frames on a connection that it has given up would be
+/// lost, though its system acknowledges them.
 const CONFIRMATION: [u8; 1] = [1];
 
 /// A connection that the other end has made.
@@ -49,7 +49,7 @@ pub(crate) trait ControlWay: Redial {
     fn dials_first(&self) -> bool;
 }
 
-/// What makes a broken connection anew.
+/// The way to make a broken connection anew, and the frames that the peer may lack.
 #[derive(Debug)]
 pub(super) struct Resumption {
     way: Box<dyn ControlWay>,
@@ -116,7 +116,7 @@ impl ControlConnection {
         if is_full {
             let how = format!("it has taken none of the last {MAX_KEPT} control messages");
             self.ended.get_or_insert((Instant::now(), how));
-            // What comes on this connection from now on would not be whole.
+            // Frames that come on this connection from now on would not be whole.
             reset(&*self.stream);
             self.unsent.clear();
             self.resumption = None;
@@ -143,7 +143,7 @@ impl ControlConnection {
     /// Begins to make the connection anew, which ended by `error`; the host gave the last sign of
     /// life `silence` ago.
     pub(super) fn break_off(&mut self, error: &io::Error, silence: Duration) {
-        // What has come before the end counts. The system must acknowledge no frame between this
+        // Frames that came before the end count. The system must acknowledge no frame between this
         // look and the reset: the peer would give the frame up.
         stop_receiving(&*self.stream);
         if let Err(End::Useless(reason)) = self.read_frames() {

@@ -10,8 +10,8 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use socket2::Socket;
 
 use super::connection::ControlConnection;
+use super::host_watch::HostWatch;
 use super::inbox::Inbox;
-use super::keepalive::suspicion;
 use super::resume::ControlWay;
 use crate::error::refused_call::name_refused_call;
 use crate::error::{Error, Result};
@@ -47,8 +47,6 @@ fn event(number: usize) -> EpollEvent {
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     all: Vec<Option<Box<ControlConnection>>>,
-    /// True of each connection that may be broken, or have bytes that found no room.
-    may_be_busy: Vec<bool>,
     /// Tells on which connections something has arrived since it was last asked, so that a rank
     /// that waits makes one system call and not one for each peer.
     arrivals: Option<Arc<Epoll>>,
@@ -56,42 +54,6 @@ pub(super) struct Connections {
     hosts: Vec<HostWatch>,
     /// When the hosts' signs of life were last looked for.
     keepalive_checked: Option<Instant>,
-}
-
-/// The look at the connections to one host: the first that stands is watched for all.
-#[derive(Clone, Copy, Debug, Default)]
-struct HostWatch {
-    /// This look has come to the one that is watched.
-    is_watched: bool,
-    /// Since when that one has had no sign of life, if it has left a question without an answer.
-    /// The others are watched too then.
-    silent_since: Option<Instant>,
-}
-
-impl HostWatch {
-    /// Looks at the next connection to this host.
-    fn look(&mut self, connection: &mut ControlConnection) {
-        if connection.is_unreachable && !self.is_watched {
-            // The system may have found that before this process looked.
-            let suspicion = suspicion(connection.unreachable_after);
-            self.silent_since.get_or_insert_with(|| Instant::now() - suspicion);
-        }
-        if !connection.is_tcp || connection.ended.is_some() || connection.is_broken() {
-            return;
-        }
-        let is_first = !std::mem::replace(&mut self.is_watched, true);
-        let watched_since = self.silent_since.or(is_first.then(Instant::now));
-        if let Some(since) = watched_since {
-            connection.watch(since);
-        }
-        let silence = connection.check_host();
-        if is_first && silence >= suspicion(connection.unreachable_after) {
-            self.silent_since = Some(Instant::now() - silence);
-        }
-        if watched_since.is_none() {
-            connection.leave_watch(silence);
-        }
-    }
 }
 
 /// The control channel to one rank: a connection, and the communicator's inbox there.
@@ -141,7 +103,6 @@ impl Connections {
         added.map_err(|no| io(no.into()))?;
         if self.all.len() <= number {
             self.all.resize_with(number + 1, || None);
-            self.may_be_busy.resize(number + 1, false);
         }
         let stream = (stream, is_tcp);
         self.all[number] = Some(ControlConnection::new(host, stream, keys, unreachable));
@@ -204,10 +165,9 @@ impl Connections {
 
     /// A connection, to send on.
     pub(super) fn connection_mut(&mut self, number: usize) -> Option<&mut ControlConnection> {
-        if let Some(may_be_busy) = self.may_be_busy.get_mut(number) {
-            *may_be_busy = true;
-        }
-        self.get_mut(number)
+        let connection = self.get_mut(number)?;
+        connection.may_be_busy = true;
+        Some(connection)
     }
 
     /// The inbox of the communicator `key`, to take from.
@@ -222,17 +182,14 @@ impl Connections {
         }
     }
 
-    /// What tells that something has arrived.
+    /// The poll that tells that something has arrived.
     pub(super) fn arrivals(&self) -> Option<Arc<Epoll>> {
         self.arrivals.clone()
     }
 
     /// True if a connection is being made anew, which no arrival tells.
     pub(super) fn any_broken(&self) -> bool {
-        let mut all = self.all.iter().zip(&self.may_be_busy);
-        all.any(|(connection, &may_be_busy)| {
-            may_be_busy && connection.as_ref().is_some_and(|it| it.is_broken())
-        })
+        self.all.iter().flatten().any(|connection| connection.is_broken())
     }
 
     /// Receives what has arrived, for all communicators.
@@ -259,10 +216,9 @@ impl Connections {
             self.hosts.fill(HostWatch::default());
         }
         for (number, connection) in self.all.iter_mut().enumerate() {
-            let may_be_busy = &mut self.may_be_busy[number];
-            let Some(connection) = connection.as_mut().filter(|_| checks || *may_be_busy) else {
-                continue;
-            };
+            let looked =
+                |connection: &&mut Box<ControlConnection>| checks || connection.may_be_busy;
+            let Some(connection) = connection.as_mut().filter(looked) else { continue };
             if connection.resume(checks)
                 && let Err(error) = arrivals.add(&connection.stream, event(number))
             {
@@ -273,7 +229,7 @@ impl Connections {
             if checks {
                 self.hosts[connection.host].look(connection);
             }
-            *may_be_busy = connection.is_busy();
+            connection.may_be_busy = connection.is_busy();
         }
     }
 }

@@ -130,7 +130,7 @@ impl Member {
         let Some(pending) = self.pending.filter(is_closing) else { return };
         let slot = self.slots.get(&pending.slot).filter(|slot| slot.decided.is_none());
         let Some(slot) = slot.filter(|slot| !(slot.changing & live).is_empty()) else { return };
-        // Those have given up because of others.
+        // Members that change have given up because of those that are silent.
         let silent = slot.without_calls(live);
         let missing = if silent.is_empty() { slot.changing & live } else { silent };
         self.pending = None;

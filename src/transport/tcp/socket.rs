@@ -38,7 +38,7 @@ fn figure(info: &[u8; INFO_LEN], at: usize) -> Option<u32> {
     info[at..].first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
 }
 
-/// What the system knows of the other host of a connection.
+/// The figures that the system has of the other host of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostSigns {
     /// How long nothing has come from it.
@@ -48,7 +48,7 @@ pub(crate) struct HostSigns {
     pub(crate) is_unanswered: bool,
 }
 
-/// What the system knows of the other host; `None` without a connection.
+/// The figures of the other host; `None` without a connection.
 pub(crate) fn host_signs(stream: &impl AsFd) -> Option<HostSigns> {
     let info = getsockopt(stream, ConnectionInfo).ok()?;
     let tries = [offset_of!(tcp_info, tcpi_retransmits), offset_of!(tcp_info, tcpi_probes)];

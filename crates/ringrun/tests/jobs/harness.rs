@@ -57,6 +57,7 @@ pub(crate) struct Process {
     lines: Receiver<Vec<u8>>,
     errors: Receiver<Vec<u8>>,
     out: Vec<u8>,
+    seen_errors: String,
     pub(crate) stdin: Option<ChildStdin>,
 }
 
@@ -67,6 +68,8 @@ pub(crate) struct Ended {
     pub(crate) code: i32,
     pub(crate) out: String,
     pub(crate) err: String,
+    /// The errors before `err`, which the test has waited for.
+    pub(crate) seen_err: String,
 }
 
 impl Ended {
@@ -106,7 +109,7 @@ impl Process {
         let lines = read(child.stdout.take().unwrap());
         let errors = read(child.stderr.take().unwrap());
         let stdin = child.stdin.take();
-        Self { child, lines, errors, out: vec![], stdin }
+        Self { child, lines, errors, out: vec![], seen_errors: String::new(), stdin }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -153,8 +156,14 @@ impl Process {
 
     /// The next line of the standard error that has these words.
     pub(crate) fn error_line(&mut self, words: &str) -> String {
-        let line = || String::from_utf8(self.errors.recv_timeout(PATIENCE).unwrap()).unwrap();
-        std::iter::repeat_with(line).find(|line| line.contains(words)).unwrap()
+        loop {
+            let Ok(line) = self.errors.recv_timeout(PATIENCE) else { self.fail("no error came") };
+            let line = String::from_utf8(line).unwrap();
+            self.seen_errors.push_str(&line);
+            if line.contains(words) {
+                return line;
+            }
+        }
     }
 
     /// Waits until the process is stopped.
@@ -185,14 +194,15 @@ impl Process {
         let status = self.child.wait().unwrap();
         let code = status.code().unwrap_or_else(|| -status.signal().unwrap());
         let out = String::from_utf8(std::mem::take(&mut self.out)).unwrap();
-        Ended { code, out, err: String::from_utf8_lossy(&err).into_owned() }
+        let err = String::from_utf8_lossy(&err).into_owned();
+        Ended { code, out, err, seen_err: std::mem::take(&mut self.seen_errors) }
     }
 
     fn fail(&mut self, why: &str) -> ! {
         let _ = self.child.kill();
         let err: Vec<_> = self.errors.try_iter().flatten().collect();
         let [out, err] = [&self.out, &err].map(|text| String::from_utf8_lossy(text));
-        panic!("{why}; said {out:?} and {err:?}")
+        panic!("{why}; said {out:?} and {:?}", self.seen_errors.clone() + &err)
     }
 }
 

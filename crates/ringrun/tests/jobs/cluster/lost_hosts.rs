@@ -2,11 +2,11 @@
 //! ranks are let in again once an agent of it can be started.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ::harness::cluster::Cluster;
 use nix::sys::signal::Signal;
-use ringreduce::{Communicator, Error, ReduceOp, Result};
+use ringreduce::{Communicator, ReduceOp, Result};
 
 use super::deaths::now;
 use super::{FOUR, PROMPT, Running, cluster, start_body_on, start_script};
@@ -35,7 +35,7 @@ pub(crate) fn outlasts(evicts: bool) -> Result<()> {
         match step(&mut comm, all) {
             Err(error) if error.is_lost_rank() => {
                 let known = now();
-                comm = if evicts { comm.evict(GRACE)? } else { shrinks(&mut comm)? };
+                comm = if evicts { comm.evict(GRACE)? } else { comm.shrink(DEADLINE)? };
                 println!("\nshrunk {} {known} {}", comm.size(), now());
             }
             Ok(Step::Last) => return Ok(()),
@@ -47,17 +47,6 @@ pub(crate) fn outlasts(evicts: bool) -> Result<()> {
             other => {
                 other?;
             }
-        }
-    }
-}
-
-/// Calls again where a rank did not connect in time, as on a machine that is too busy.
-fn shrinks(comm: &mut Communicator) -> Result<Communicator> {
-    let began = Instant::now();
-    loop {
-        match comm.shrink(DEADLINE) {
-            Err(Error::NotAll { .. }) if began.elapsed() < DEADLINE => {}
-            ended => return ended,
         }
     }
 }

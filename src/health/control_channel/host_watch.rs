@@ -1,0 +1,105 @@
+//! The watch over the other hosts: of the connections to a host, the system asks on one often for a
+//! sign of life, and that one stands for the others.
+//! Law: once the one that is watched is silent, each of the others has time to answer for itself.
+
+use super::connection::ControlConnection;
+use super::keepalive::suspicion;
+use crate::sync::Instant;
+
+/// A look at the connections to one host, one after the other: the first that stands is watched.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HostWatch {
+    /// This look has come to the one that is watched.
+    is_watched: bool,
+    /// Since when that one has had no sign of life, if it has left a question without an answer.
+    /// The others are watched too then.
+    silent_since: Option<Instant>,
+}
+
+impl HostWatch {
+    /// Looks at the next connection to this host.
+    pub(super) fn look(&mut self, connection: &mut ControlConnection) {
+        if connection.is_unreachable && !self.is_watched {
+            // The system may have found that before this process looked.
+            let suspicion = suspicion(connection.unreachable_after);
+            self.silent_since.get_or_insert_with(|| Instant::now() - suspicion);
+        }
+        if !connection.is_tcp || connection.ended.is_some() || connection.is_broken() {
+            return;
+        }
+        let is_first = !std::mem::replace(&mut self.is_watched, true);
+        let watched_since = self.silent_since.or(is_first.then(Instant::now));
+        if let Some(since) = watched_since {
+            connection.watch(since);
+        }
+        let silence = connection.check_host();
+        if is_first && silence >= suspicion(connection.unreachable_after) {
+            self.silent_since = Some(Instant::now() - silence);
+        }
+        if watched_since.is_none() {
+            connection.leave_watch(silence);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use socket2::Socket;
+
+    use super::*;
+    use crate::health::control_channel::keepalive::configure;
+
+    /// The system asks after 12 s on a connection that is watched, and after 15 s on another one.
+    const UNREACHABLE: Duration = Duration::from_secs(60);
+
+    /// Two connections to a host, and their other ends.
+    fn connections() -> [(Box<ControlConnection>, TcpStream); 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        [(); 2].map(|()| {
+            let stream = Socket::from(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+            let is_tcp = configure(&stream, UNREACHABLE).unwrap();
+            let stream = (Arc::new(stream), is_tcp);
+            let other = listener.accept().unwrap().0;
+            (ControlConnection::new(0, stream, None, UNREACHABLE), other)
+        })
+    }
+
+    /// After how many seconds the system asks on each, once both were looked at.
+    fn look([one, other]: [&mut ControlConnection; 2]) -> [u64; 2] {
+        let mut watch = HostWatch::default();
+        [one, other].map(|connection| {
+            watch.look(connection);
+            connection.stream.tcp_keepalive_time().unwrap().as_secs()
+        })
+    }
+
+    #[test]
+    fn the_first_connection_that_stands_is_watched() {
+        let [(mut one, _one), (mut other, _other)] = connections();
+        assert_eq!(look([&mut one, &mut other]), [12, 15]);
+        one.ended = Some((Instant::now(), "its process ended".into()));
+        assert_eq!(look([&mut one, &mut other])[1], 12);
+        one.ended = None;
+        assert_eq!(look([&mut one, &mut other]), [12, 15]);
+    }
+
+    /// As where the system has ended it before this process looked.
+    #[test]
+    fn behind_an_unreachable_connection_the_others_are_asked_before_they_end() {
+        let [(mut one, _one), (mut other, _other)] = connections();
+        let [(mut third, _third), _] = connections();
+        one.ended = Some((Instant::now(), one.mark_unreachable()));
+        let mut watch = HostWatch::default();
+        for connection in [&mut one, &mut other, &mut third] {
+            watch.look(connection);
+        }
+        for connection in [other, third] {
+            assert_eq!(connection.stream.tcp_keepalive_time().unwrap().as_secs(), 12);
+            assert!(connection.ended.is_none());
+        }
+    }
+}
