@@ -68,11 +68,17 @@ pub(crate) struct Ended {
     pub(crate) code: i32,
     pub(crate) out: String,
     pub(crate) err: String,
-    /// The errors before `err`, which the test has waited for.
+    /// The errors before `err`, which the test has waited for: part of what a failed test prints.
+    #[expect(dead_code, reason = "a failed test prints it")]
     pub(crate) seen_err: String,
 }
 
 impl Ended {
+    /// An end with exit code 1 and these errors.
+    pub(crate) fn failed(err: &str) -> Self {
+        Self { code: 1, out: String::new(), err: err.into(), seen_err: String::new() }
+    }
+
     /// The lines of the standard output, sorted: ranks finish in any order.
     pub(crate) fn sorted(&self) -> Vec<String> {
         let mut lines: Vec<_> = self.out.lines().map(str::to_owned).collect();
@@ -198,7 +204,8 @@ impl Process {
         Ended { code, out, err, seen_err: std::mem::take(&mut self.seen_errors) }
     }
 
-    fn fail(&mut self, why: &str) -> ! {
+    /// Fails with all that the process has said.
+    pub(crate) fn fail(&mut self, why: &str) -> ! {
         let _ = self.child.kill();
         let err: Vec<_> = self.errors.try_iter().flatten().collect();
         let [out, err] = [&self.out, &err].map(|text| String::from_utf8_lossy(text));

@@ -66,7 +66,7 @@ pub(crate) fn all_lead_to(reports: &[Report], causes: &[usize]) {
 #[test]
 fn reports_are_read_as_they_are_written() {
     let line = "rank 1 (host a.b) in all_reduce #57, step 2: lost rank 0 (host c, pid 7): why\n";
-    let report = Report::of(&Ended { code: 1, out: String::new(), err: line.into(), seen_err: String::new() });
+    let report = Report::of(&Ended::failed(line));
     assert_eq!((report.rank, report.host.as_str(), report.call.as_str()), (1, "a.b", "all_reduce"));
     assert_eq!((report.sequence, report.step, report.peer), (57, 2, 0));
     assert_eq!((report.peer_host.as_str(), report.peer_pid), ("c", 7));
