@@ -33,7 +33,7 @@ const FEW_RANKS: usize = 32;
 /// How often the driver looks for deaths, and how much longer that takes for each rank: a look asks
 /// after all of them.
 const DEATH_POLL_INTERVAL: Duration = Duration::from_millis(5);
-const DEATH_POLL_PER_RANK: Duration = Duration::from_micros(100);
+const DEATH_POLL_PER_RANK: Duration = Duration::from_micros(400);
 
 /// A time limit among so many ranks, of which [`FEW_RANKS`] have `limit`.
 pub(crate) fn limit_among(ranks: usize, limit: Duration) -> Duration {

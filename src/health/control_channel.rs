@@ -211,8 +211,8 @@ impl ControlChannels {
         let connections = &mut *self.channels.received();
         let mut messages = Vec::new();
         for &Linked { rank, number, .. } in &self.channels.peers {
-            let Some(inbox) = connections.inbox_mut(number, self.channels.key) else { continue };
-            messages.extend(inbox.recovery.drain(..).map(|message| (rank, message)));
+            let taken = connections.take_recovery(number, self.channels.key);
+            messages.extend(taken.into_iter().map(|message| (rank, message)));
         }
         messages
     }

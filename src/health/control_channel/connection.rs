@@ -17,7 +17,7 @@ use super::inbox::{EMPTY, Inbox, InboxState};
 use super::keepalive::{set_questions, suspicion};
 use super::resume::Resumption;
 use crate::error::Error;
-use crate::health::control_message::{ControlMessage, FRAME_BYTES};
+use crate::health::control_message::{ControlMessage, FRAME_BYTES, RecoveryMessage};
 use crate::sync::Instant;
 use crate::transport::aead::{AeadKeys, TAG};
 use crate::transport::descriptor_passing::{read_with_fds, send_with_fd};
@@ -58,6 +58,9 @@ pub(super) struct ControlConnection {
     watched_since: Option<Instant>,
     /// The connection may be broken, or have bytes that found no room.
     pub(super) may_be_busy: bool,
+    /// An inbox may have recovery messages. A rank that waits asks all its connections, and to look
+    /// into the inboxes takes ten times as long.
+    has_recovery: bool,
     /// True if the peer is on another host, or may be.
     pub(super) is_tcp: bool,
     /// The host gave no sign of life for too long.
@@ -103,6 +106,7 @@ impl ControlConnection {
             host,
             watched_since: None,
             may_be_busy: false,
+            has_recovery: false,
             is_tcp,
             is_unreachable: false,
             // Reserved now, because a heartbeat must not allocate.
@@ -136,6 +140,17 @@ impl ControlConnection {
     pub(super) fn inbox_mut(&mut self, key: u64) -> Option<&mut Inbox> {
         let entry = self.inboxes.get_mut(&key).filter(|(state, _)| *state == InboxState::Open)?;
         Some(entry.1.get_or_insert_with(|| Box::new(Inbox::new())))
+    }
+
+    /// Takes the recovery messages for the communicator `key`.
+    pub(super) fn take_recovery(&mut self, key: u64) -> VecDeque<RecoveryMessage> {
+        if !self.has_recovery {
+            return VecDeque::new();
+        }
+        let taken = self.inbox_mut(key).map(|inbox| std::mem::take(&mut inbox.recovery));
+        let mut inboxes = self.inboxes.values().filter_map(|(_, inbox)| inbox.as_ref());
+        self.has_recovery = inboxes.any(|inbox| !inbox.recovery.is_empty());
+        taken.unwrap_or_default()
     }
 
     /// True once the peer has left a communicator, which this process may not have.
@@ -371,6 +386,7 @@ impl ControlConnection {
             None if self.keys.is_some() => return Err("its messages were changed on their way"),
             None => return Err("it sent a malformed message"),
         };
+        self.has_recovery |= matches!(message, ControlMessage::Recovery(_));
         let Self { inboxes, fds, .. } = self;
         if !inboxes.contains_key(&key) {
             let unopened = inboxes.values().filter(|(state, _)| *state == InboxState::Unopened);

@@ -73,7 +73,8 @@ impl ControlConnection {
 
     /// True while the connection is being made anew.
     pub(super) fn is_broken(&self) -> bool {
-        self.resumption.as_deref().is_some_and(|it| it.attempt.is_some())
+        let is_tried = self.resumption.as_deref().is_some_and(|it| it.attempt.is_some());
+        is_tried && self.ended.is_none()
     }
 
     /// True while a look at this connection has something to do though nothing has arrived.

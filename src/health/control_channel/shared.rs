@@ -2,6 +2,7 @@
 //! communicator that met through a store has made them, and its subgroups use them too.
 //! Law: a connection ends with the last communicator here that uses it.
 
+use std::collections::VecDeque;
 use std::net::Shutdown;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use super::inbox::Inbox;
 use super::resume::ControlWay;
 use crate::error::refused_call::name_refused_call;
 use crate::error::{Error, Result};
+use crate::health::control_message::RecoveryMessage;
 use crate::sync::Instant;
 use crate::transport::Fault;
 use crate::transport::aead::AeadKeys;
@@ -173,6 +175,11 @@ impl Connections {
     /// The inbox of the communicator `key`, to take from.
     pub(super) fn inbox_mut(&mut self, number: usize, key: u64) -> Option<&mut Inbox> {
         self.get_mut(number)?.inbox_mut(key)
+    }
+
+    /// Takes the recovery messages of a connection for the communicator `key`.
+    pub(super) fn take_recovery(&mut self, number: usize, key: u64) -> VecDeque<RecoveryMessage> {
+        self.get_mut(number).map(|connection| connection.take_recovery(key)).unwrap_or_default()
     }
 
     /// Notes that another source has seen the end of the process at the other end.
