@@ -59,7 +59,8 @@ impl GroupMemory {
     fn of(ranks: usize, size: usize, is_wide_area: bool) -> Self {
         let pages = |bytes: usize| bytes.next_multiple_of(page_size());
         let needs_tcp = size > ranks;
-        let Slots { ring, other } = Slots::of(Distance::of(needs_tcp, is_wide_area), size);
+        // Connections are shared where each pair of ranks has one.
+        let Slots { ring, other } = Slots::of(Distance::of(needs_tcp, is_wide_area), size, true);
         let messages = message_slots(needs_tcp, size);
         let [ring_bytes, other_bytes] = [ring, other].map(|calls| slots_len(&[calls, messages]));
         let link_bytes = ranks * ranks * words_len(FIFOS);

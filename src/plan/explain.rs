@@ -303,7 +303,7 @@ mod tests {
     const SPEED: Speed = Speed { latency: 1e-6, step: 0.1e-6, byte: 0.1e-9, reduce: 0.05e-9 };
 
     fn planner(size: u32) -> Planner {
-        Planner::new(Ring::natural(size), 0, Slots::of(Distance::Memory, size as usize), 256)
+        Planner::new(Ring::natural(size), 0, Slots::of(Distance::Memory, size as usize, true), 256)
     }
 
     fn all_reduce(count: usize) -> Request {
@@ -365,7 +365,7 @@ mod tests {
         let hosts: Vec<Vec<u32>> =
             (0..8192).map(|host| (host * 8..host * 8 + 8).collect()).collect();
         let ring = Ring::through(&hosts).unwrap();
-        let mut planner = Planner::new(ring, 7, Slots::of(Distance::Tcp, 65_536), 4096);
+        let mut planner = Planner::new(ring, 7, Slots::of(Distance::Tcp, 65_536, false), 4096);
         let far = Speed { latency: 20e-6, ..SPEED };
         planner.set_speeds(Speeds { near: SPEED, far, source: Source::Stated });
         assert!(planner.peers().len() <= 2 * 16 + 2 + 4);

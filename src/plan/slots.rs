@@ -43,13 +43,18 @@ impl Slots {
     /// system call, so slots are larger; but those of all ranks on a CPU should fit its cache:
     /// among eight ranks on two CPUs, 16 MiB took 46 ms by slots of 1 MiB and 37 ms by 512 KiB.
     ///
+    /// Over TCP the other links of a rank have 32 MiB in all where there are links between all
+    /// pairs: with 64 KiB for each slot, each of 224 ranks took 195 MB for its first measurement.
+    ///
     /// Each step of a round takes at least the time from one host to the other, so rounds over a
     /// wide-area network are long, and their slots are short, so that a rank passes bytes on early:
     /// at 1 Gbit/s and 20 ms, 32 MiB between two hosts took 780 ms by the slots of TCP and 335 ms
     /// by these. Near ranks would be slower by them (ARCHITECTURE.md has the measurement).
     #[must_use]
-    pub fn of(distance: Distance, size: usize) -> Self {
+    pub fn of(distance: Distance, size: usize, has_all_pairs: bool) -> Self {
         let size = size.next_power_of_two();
+        let over_tcp = if has_all_pairs { (4 << 20) / size } else { 64 << 10 };
+        let over_tcp = over_tcp.clamp(8 << 10, 64 << 10);
         match distance {
             Distance::Memory => Self {
                 ring: SlotShape { bytes: 64 << 10, capacity: 16 },
@@ -60,11 +65,11 @@ impl Slots {
             },
             Distance::Tcp => Self {
                 ring: SlotShape { bytes: 512 << 10, capacity: 4 },
-                other: SlotShape { bytes: 64 << 10, capacity: 8 },
+                other: SlotShape { bytes: over_tcp, capacity: 8 },
             },
             Distance::WideArea => Self {
                 ring: SlotShape { bytes: 128 << 10, capacity: 256 },
-                other: SlotShape { bytes: 64 << 10, capacity: (1024 / size).clamp(8, 128) },
+                other: SlotShape { bytes: over_tcp, capacity: (1024 / size).clamp(8, 128) },
             },
         }
     }
@@ -110,8 +115,9 @@ mod tests {
     #[test]
     fn all_links_have_slots_for_every_window() {
         let all = [Distance::Memory, Distance::Tcp, Distance::WideArea];
-        for (far, size) in all.into_iter().flat_map(|far| (1..300).map(move |n| (far, n))) {
-            let Slots { ring, other } = Slots::of(far, size);
+        let worlds = all.into_iter().flat_map(|far| (1..300).map(move |size| (far, size)));
+        for ((far, size), pairs) in worlds.flat_map(|it| [false, true].map(|pairs| (it, pairs))) {
+            let Slots { ring, other } = Slots::of(far, size, pairs);
             for algorithm in Algorithm::ALL {
                 for slots in [ring, other] {
                     let shared = slots.shared(algorithm.window());

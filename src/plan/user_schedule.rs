@@ -43,7 +43,7 @@ mod tests {
     fn the_schedules_that_were_added_last_stay() {
         let ring = Ring::natural(4);
         let schedule = Collective::AllReduce.schedule(&ring, 1);
-        let mut planner = Planner::new(ring, 1, Slots::of(Distance::Memory, 4), 64);
+        let mut planner = Planner::new(ring, 1, Slots::of(Distance::Memory, 4, true), 64);
         for digest in 0..1000 {
             planner.add_user_schedule(&schedule, digest);
         }

@@ -76,7 +76,8 @@ impl Communicator {
 
     /// As [`Self::shrink`], but ranks that have not called in time are evicted, and learn so from
     /// their next call. The last ten seconds until the deadline are left for the other ranks to
-    /// connect, with more than 32 ranks proportionally more, or the second half of a shorter time.
+    /// connect, with more than 32 ranks in proportion to the square of their number, or the second
+    /// half of a shorter time.
     ///
     /// ```no_run
     /// # use std::time::Duration;

@@ -164,7 +164,7 @@ mod tests {
         let size = ring.size();
         let planner = |me| {
             let mut planner =
-                Planner::new(ring.clone(), me, Slots::of(Distance::Tcp, size as usize), 64);
+                Planner::new(ring.clone(), me, Slots::of(Distance::Tcp, size as usize, true), 64);
             planner.share_host();
             planner.set_speeds(Speeds { near: NEAR, far, source: Source::Stated });
             planner

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use super::raw;
 
 /// The first size of the memory, in bytes. A flow that has more under way doubles the memory.
-const FIRST_SIZE: usize = 256 << 10;
+const FIRST_SIZE: usize = 64 << 10;
 /// The bound, in bytes, where the system does not tell its own, and the most that is kept.
 const USUAL_LIMIT: usize = 4 << 20;
 const MAX_LIMIT: usize = 64 << 20;

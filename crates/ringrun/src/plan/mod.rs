@@ -153,7 +153,7 @@ impl Options {
             ));
         }
         let (near, far) = (ring.hosts().any(|host| host.len() > 1), ring.crossings() > 0);
-        let slots = Slots::of(Distance::of(far, false), ranks as usize);
+        let slots = Slots::of(Distance::of(far, false), ranks as usize, ring.all_pairs());
         let least_chunk = least_chunk(far, 1);
         let mut planner = Report::planner(&ring, slots, least_chunk);
         planner.set_speeds(self.speeds.speeds(near, far)?);

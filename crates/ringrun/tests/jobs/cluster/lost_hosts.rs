@@ -173,7 +173,10 @@ fn a_host_of_eight_is_lost_and_comes_back() {
     let of_eight = std::env::var(OF_EIGHT).map_or(FEW, |ranks| ranks.parse().unwrap());
     let hosts: Vec<_> = (0..8).map(|host| format!("h{host}:{of_eight}")).collect();
     let ranks = 8 * of_eight;
-    let options = format!("--elastic 1:{ranks} --max-restarts 10000");
+    // More than 64 ranks on two CPUs keep the system from answering for seconds.
+    let seconds = 5.max(5 * ranks / 64);
+    let options =
+        format!("--elastic 1:{ranks} --max-restarts 10000 -x RINGREDUCE_PEER_TIMEOUT={seconds}");
     let body = ("outlasts shrinks", ranks);
     let mut losing = Losing::start_on(&cluster, &hosts.join(","), &options, body);
     cluster.cut(7);
