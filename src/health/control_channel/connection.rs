@@ -14,14 +14,12 @@ use nix::libc::MSG_NOSIGNAL;
 use socket2::Socket;
 
 use super::inbox::{EMPTY, Inbox, InboxState};
-use super::keepalive::{set_questions, suspicion};
 use super::resume::Resumption;
 use crate::error::Error;
 use crate::health::control_message::{ControlMessage, FRAME_BYTES, RecoveryMessage};
 use crate::sync::Instant;
 use crate::transport::aead::{AeadKeys, TAG};
 use crate::transport::descriptor_passing::{read_with_fds, send_with_fd};
-use crate::transport::tcp::{HostSigns, host_signs};
 
 /// The most inboxes of communicators that a peer has made before this process; a peer that sends
 /// messages of more is broken.
@@ -55,7 +53,7 @@ pub(super) struct ControlConnection {
     /// The earliest time from which a silence of the host counts, while the system asks often for a
     /// sign of life; `None` while another connection stands for this one, on which there may be
     /// none for long.
-    watched_since: Option<Instant>,
+    pub(super) watched_since: Option<Instant>,
     /// The connection may be broken, or have bytes that found no room.
     pub(super) may_be_busy: bool,
     /// An inbox may have recovery messages. A rank that waits asks all its connections, and to look
@@ -263,53 +261,6 @@ impl ControlConnection {
     pub(super) fn mark_unreachable(&mut self) -> String {
         self.is_unreachable = true;
         format!("its host is unreachable: no sign of it for {:.0?}", self.unreachable_after)
-    }
-
-    /// Lets the system ask the host often for a sign of life, of which it has given none `since` on
-    /// another connection. What came before the first questions counts no longer than one of them:
-    /// an answer on this connection must have time to come.
-    pub(super) fn watch(&mut self, since: Instant) {
-        if self.watched_since.is_none() {
-            let earliest = Instant::now() - suspicion(self.unreachable_after);
-            self.set_watched(Some(since.max(earliest)));
-        }
-    }
-
-    /// Leaves the watch to another connection, unless this one is silent.
-    pub(super) fn leave_watch(&mut self, silence: Duration) {
-        if self.watched_since.is_some() && silence < suspicion(self.unreachable_after) {
-            self.set_watched(None);
-        }
-    }
-
-    pub(super) fn set_watched(&mut self, since: Option<Instant>) {
-        // A socket that refuses has ended, and the next look finds that.
-        let _ = set_questions(&self.stream, self.unreachable_after, since.is_some());
-        self.watched_since = since;
-    }
-
-    /// Looks whether the host still gives a sign of life; for how long it has given none, as far as
-    /// the connection is watched.
-    pub(super) fn check_host(&mut self) -> Duration {
-        let Some(HostSigns { silence, is_unanswered }) = host_signs(&self.stream) else {
-            return Duration::ZERO;
-        };
-        let silence = match self.watched_since {
-            Some(since) => silence.min(since.elapsed()),
-            None if is_unanswered && self.resumption.is_some() => {
-                silence.min(suspicion(self.unreachable_after))
-            }
-            None => return Duration::ZERO,
-        };
-        if silence >= self.unreachable_after {
-            self.ended = Some((Instant::now(), self.mark_unreachable()));
-        } else if self.resumption.is_some()
-            && (is_unanswered || silence >= self.unreachable_after / 2)
-        {
-            // Another connection may find the way that this one has lost.
-            self.break_off(&ErrorKind::TimedOut.into(), silence);
-        }
-        silence
     }
 
     /// Reads bytes of a frame, and the descriptors that come with them.

@@ -2,9 +2,13 @@
 //! sign of life, and that one stands for the others.
 //! Law: once the one that is watched is silent, each of the others has time to answer for itself.
 
+use std::io::ErrorKind;
+use std::time::Duration;
+
 use super::connection::ControlConnection;
-use super::keepalive::suspicion;
+use super::keepalive::{set_questions, suspicion};
 use crate::sync::Instant;
+use crate::transport::tcp::{HostSigns, host_signs};
 
 /// A look at the connections to one host, one after the other: the first that stands is watched.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,11 +46,59 @@ impl HostWatch {
     }
 }
 
+impl ControlConnection {
+    /// Lets the system ask the host often for a sign of life, of which it has given none `since` on
+    /// another connection. What came before the first questions counts no longer than one of them:
+    /// an answer on this connection must have time to come.
+    pub(super) fn watch(&mut self, since: Instant) {
+        if self.watched_since.is_none() {
+            let earliest = Instant::now() - suspicion(self.unreachable_after);
+            self.set_watched(Some(since.max(earliest)));
+        }
+    }
+
+    /// Leaves the watch to another connection, unless this one is silent.
+    pub(super) fn leave_watch(&mut self, silence: Duration) {
+        if self.watched_since.is_some() && silence < suspicion(self.unreachable_after) {
+            self.set_watched(None);
+        }
+    }
+
+    pub(super) fn set_watched(&mut self, since: Option<Instant>) {
+        // A socket that refuses has ended, and the next look finds that.
+        let _ = set_questions(&self.stream, self.unreachable_after, since.is_some());
+        self.watched_since = since;
+    }
+
+    /// Looks whether the host still gives a sign of life; for how long it has given none, as far as
+    /// the connection is watched.
+    pub(super) fn check_host(&mut self) -> Duration {
+        let Some(HostSigns { silence, is_unanswered }) = host_signs(&self.stream) else {
+            return Duration::ZERO;
+        };
+        let silence = match self.watched_since {
+            Some(since) => silence.min(since.elapsed()),
+            None if is_unanswered && self.resumption.is_some() => {
+                silence.min(suspicion(self.unreachable_after))
+            }
+            None => return Duration::ZERO,
+        };
+        if silence >= self.unreachable_after {
+            self.ended = Some((Instant::now(), self.mark_unreachable()));
+        } else if self.resumption.is_some()
+            && (is_unanswered || silence >= self.unreachable_after / 2)
+        {
+            // Another connection may find the way that this one has lost.
+            self.break_off(&ErrorKind::TimedOut.into(), silence);
+        }
+        silence
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::sync::Arc;
-    use std::time::Duration;
 
     use socket2::Socket;
 

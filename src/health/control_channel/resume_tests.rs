@@ -97,6 +97,8 @@ fn a_process_that_lacks_a_descriptor_for_another_connection_blames_itself() {
             Fault::Lost(how) if !is_own => assert!(how.contains("unreachable"), "{how}"),
             fault => panic!("{reason}: {fault:?}"),
         }
+        // A rank that waits would look every few milliseconds for one that is being made anew.
+        assert!(!one.channels.lock().any_broken(), "{reason}: made anew after its end");
     }
 }
 
