@@ -209,12 +209,8 @@ impl PreparedRank {
     fn new(group: Arc<ThreadGroup>, rank: usize, peers: Arc<[Peer]>) -> Result<Self> {
         let ring = Ring::natural(peers.len() as u32).with_all_pairs(group.all_pairs);
         let min_chunk = least_chunk(false, group.ranks_on_host.div_ceil(group.cpus));
-        let planner = Planner::new(
-            ring,
-            rank as u32,
-            Slots::of(Distance::Memory, peers.len(), true),
-            min_chunk,
-        );
+        let slots = Slots::of(Distance::Memory, peers.len(), ring.all_pairs());
+        let planner = Planner::new(ring, rank as u32, slots, min_chunk);
         let mut links = LinkSet::new(peers.len());
         let bell = group.bell(rank)?;
         let slots = message_slots(false, peers.len());

@@ -43,8 +43,9 @@ impl Slots {
     /// system call, so slots are larger; but those of all ranks on a CPU should fit its cache:
     /// among eight ranks on two CPUs, 16 MiB took 46 ms by slots of 1 MiB and 37 ms by 512 KiB.
     ///
-    /// Over TCP the other links of a rank have 32 MiB in all where there are links between all
-    /// pairs: with 64 KiB for each slot, each of 224 ranks took 195 MB for its first measurement.
+    /// Over TCP the other links of up to 512 ranks have 32 MiB at most for each rank, where there
+    /// are links between all pairs: with 64 KiB for each slot, each of 224 ranks took 195 MB for
+    /// its first measurement.
     ///
     /// Each step of a round takes at least the time from one host to the other, so rounds over a
     /// wide-area network are long, and their slots are short, so that a rank passes bytes on early:
@@ -110,6 +111,15 @@ pub fn least_chunk(tcp: bool, crowding: usize) -> usize {
 mod tests {
     use super::{Distance, Slots};
     use crate::schedule::Algorithm;
+
+    /// Where there are links between all pairs, the memory of a rank does not grow with them.
+    #[test]
+    fn links_between_all_pairs_have_bounded_memory() {
+        for size in 1..=512 {
+            let Slots { other, .. } = Slots::of(Distance::Tcp, size, true);
+            assert!(size * other.bytes * other.capacity <= 32 << 20, "{size} ranks: {other:?}");
+        }
+    }
 
     /// No algorithm's window needs more slots than links have, however far ranks are apart.
     #[test]

@@ -76,8 +76,7 @@ impl Communicator {
 
     /// As [`Self::shrink`], but ranks that have not called in time are evicted, and learn so from
     /// their next call. The last ten seconds until the deadline are left for the other ranks to
-    /// connect, with more than 32 ranks in proportion to the square of their number, or the second
-    /// half of a shorter time.
+    /// connect, with more than 32 ranks proportionally more, or the second half of a shorter time.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -211,8 +210,8 @@ impl Communicator {
         let began = Instant::now();
         // Ranks are evicted in time for the others to connect by the deadline.
         let time = last.saturating_duration_since(began);
-        let most = connect_limit(self.size());
-        let connecting = if evict { most.min(time / 2) } else { Duration::ZERO };
+        let connecting =
+            if evict { connect_limit(self.size()).min(time / 2) } else { Duration::ZERO };
         let mut until = began + (time - connecting);
         self.clear_abort(call)?;
         if joiners.is_empty() {
@@ -238,6 +237,7 @@ impl Communicator {
             // to connect without it.
             let left = last.saturating_duration_since(Instant::now());
             let time = if joiners.is_empty() { left } else { left / 2 };
+            let most = connect_limit(members.len() as usize + joiners.len());
             let limit = Instant::now() + time.min(if evict { most / 2 } else { most });
             let (joined, limit) = self.join_survivors(call, (epoch, members), &joiners, limit);
             if members.len() == 1 && (joined.is_ok() || joiners.is_empty()) {

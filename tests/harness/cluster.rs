@@ -5,6 +5,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
@@ -136,10 +138,14 @@ impl Cluster {
         pids.filter_map(move |pid| HostProcess::new(host, pid))
     }
 
-    /// Ends the server of ssh on a host, but none of its sessions.
+    /// Ends the server of ssh on a host, but none of its sessions. A connection that came before
+    /// the system has closed the server's socket would be reset and not refused.
     pub fn stop_sshd(&self, host: usize) {
         for sshd in self.processes_of(host).filter(HostProcess::is_sshd) {
             kill(Pid::from_raw(sshd.pid.cast_signed()), Signal::SIGKILL).unwrap();
+            while !sshd.has_ended() {
+                thread::sleep(Duration::from_millis(1));
+            }
         }
     }
 
@@ -215,6 +221,12 @@ impl HostProcess {
         let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
         let command = String::from_utf8_lossy(&words).replace('\0', " ").trim_end().to_owned();
         Some(Self { host, pid, command })
+    }
+
+    /// True once the system has closed its files.
+    fn has_ended(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
     }
 
     /// True for the server itself, not for its sessions.

@@ -48,7 +48,7 @@ impl HostWatch {
 
 impl ControlConnection {
     /// Lets the system ask the host often for a sign of life, of which it has given none `since` on
-    /// another connection. What came before the first questions counts no longer than one of them:
+    /// another connection. A silence before the first questions counts no longer than one of them:
     /// an answer on this connection must have time to come.
     pub(super) fn watch(&mut self, since: Instant) {
         if self.watched_since.is_none() {

@@ -243,6 +243,7 @@ fn messages_that_come_before_a_communicator_wait_for_it() {
     early.send_recovery(0, (3, Box::new([5; RECOVERY_BYTES])));
     subgroup(&second.channels, 1, &[0, 1], KEY + 2).send_heartbeats((9, 0), None, None);
     receives(&first, || has_all(&first));
+    assert!(first.receive_recovery().is_empty(), "the message of another communicator");
     let late = subgroup(&first.channels, 0, &[0, 1], KEY + 1);
     let messages = late.receive_recovery();
     assert_eq!(messages.len(), 1);

@@ -163,7 +163,9 @@ impl Process {
     /// The next line of the standard error that has these words.
     pub(crate) fn error_line(&mut self, words: &str) -> String {
         loop {
-            let Ok(line) = self.errors.recv_timeout(PATIENCE) else { self.fail("no error came") };
+            let Ok(line) = self.errors.recv_timeout(PATIENCE) else {
+                self.fail(&format!("no error came with {words:?}"))
+            };
             let line = String::from_utf8(line).unwrap();
             self.seen_errors.push_str(&line);
             if line.contains(words) {
