@@ -21,8 +21,9 @@ use crate::transport::{Fault, Frame, LinkSet};
 /// A rank that waits in a call for this long sends its first heartbeat, by which peers in other
 /// calls find the mismatch. A quarter of the call's time limit, if that is shorter.
 const HEARTBEAT_DELAY: Duration = Duration::from_millis(20);
-/// The same delay between ranks of one host, whose status entries tell of mismatches. A heartbeat
-/// tells that a rank waits; a rank that has entered the call and sends none is the one waited for.
+/// The delay of the first heartbeat between ranks of one host, whose status entries tell of
+/// mismatches. A heartbeat tells that a rank waits; a rank that has entered the call and sends none
+/// is the one waited for.
 const LOCAL_HEARTBEAT_DELAY: Duration = Duration::from_secs(1);
 /// How long the cause of a failure may take to arrive after the links of the failed rank have
 /// ended, which reports it before it closes them; or after a timeout, by ranks that know the cause.

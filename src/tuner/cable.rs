@@ -119,7 +119,7 @@ impl<'a> CableRate<'a> {
     }
 }
 
-/// What the tries of one algorithm say of the busiest cable's rate.
+/// The rate of the busiest cable by the tries of one algorithm.
 struct TriedRate {
     cable_bytes: f64,
     seconds_per_byte: f64,
@@ -142,7 +142,7 @@ mod tests {
 
     const NEAR: Speed = Speed { latency: 1e-6, step: 1e-6, byte: 0.07e-9, reduce: 0.02e-9 };
     const FAR: Speed = Speed { latency: 3e-4, step: 2e-5, byte: 3e-9, reduce: 1e-9 };
-    /// What a probe finds where disturbances hide all growth.
+    /// The speeds that a probe finds where disturbances hide all growth.
     const FAR_DISTURBED: Speed = Speed { latency: 1e-3, byte: 1e-13, ..FAR };
     const ALL_REDUCE: Collective = Collective::AllReduce;
 

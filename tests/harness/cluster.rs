@@ -225,8 +225,7 @@ impl HostProcess {
 
     /// True once the system has closed its files.
     fn has_ended(&self) -> bool {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+        matches!(process_state(self.pid), None | Some('Z'))
     }
 
     /// True for the server itself, not for its sessions.
@@ -238,6 +237,12 @@ impl HostProcess {
     pub fn program(&self) -> Option<PathBuf> {
         fs::read_link(format!("/proc/{}/exe", self.pid)).ok()
     }
+}
+
+/// The state letter of a process; none if there is no such process.
+pub fn process_state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.trim_start().chars().next()
 }
 
 /// The number that a process has on its host, by its number outside.

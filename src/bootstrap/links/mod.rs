@@ -148,9 +148,8 @@ impl Bootstrap {
             Error::io("ordering the ring", std::io::Error::other("the hosts' ranks overlap"))
         })?;
         let ring = ring.with_all_pairs(self.config.all_pairs as u32);
-        let has_all_pairs = ring.all_pairs();
         let distance = Distance::of(self.needs_tcp(), self.is_wide_area);
-        let slots = Slots::of(distance, self.size(), has_all_pairs);
+        let slots = Slots::of(distance, self.size(), ring.all_pairs());
         let min_chunk = least_chunk(self.needs_tcp(), self.ranks_per_cpu);
         Ok(Planner::new(ring, self.rank as u32, slots, min_chunk))
     }

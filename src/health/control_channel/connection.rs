@@ -258,6 +258,12 @@ impl ControlConnection {
         ControlMessage::decode(self.frame.first_chunk()?).ok()
     }
 
+    /// Ends the connection: nothing makes it anew any more. The first end counts.
+    pub(super) fn end(&mut self, how: String) {
+        self.ended.get_or_insert_with(|| (Instant::now(), how));
+        self.resumption = None;
+    }
+
     pub(super) fn mark_unreachable(&mut self) -> String {
         self.is_unreachable = true;
         format!("its host is unreachable: no sign of it for {:.0?}", self.unreachable_after)
@@ -297,7 +303,7 @@ impl ControlConnection {
             }
             Err(End::Broken(error)) => format!("its process or host ended: {error}"),
         };
-        self.ended = Some((Instant::now(), end));
+        self.end(end);
     }
 
     /// Reads frames until no more has arrived.

@@ -84,7 +84,8 @@ impl ControlConnection {
             None => return Duration::ZERO,
         };
         if silence >= self.unreachable_after {
-            self.ended = Some((Instant::now(), self.mark_unreachable()));
+            let how = self.mark_unreachable();
+            self.end(how);
         } else if self.resumption.is_some()
             && (is_unanswered || silence >= self.unreachable_after / 2)
         {
@@ -133,7 +134,7 @@ mod tests {
     fn the_first_connection_that_stands_is_watched() {
         let [(mut one, _one), (mut other, _other)] = connections();
         assert_eq!(look([&mut one, &mut other]), [12, 15]);
-        one.ended = Some((Instant::now(), "its process ended".into()));
+        one.end("its process ended".into());
         assert_eq!(look([&mut one, &mut other])[1], 12);
         one.ended = None;
         assert_eq!(look([&mut one, &mut other]), [12, 15]);
@@ -144,7 +145,8 @@ mod tests {
     fn behind_an_unreachable_connection_the_others_are_asked_before_they_end() {
         let [(mut one, _one), (mut other, _other)] = connections();
         let [(mut third, _third), _] = connections();
-        one.ended = Some((Instant::now(), one.mark_unreachable()));
+        let how = one.mark_unreachable();
+        one.end(how);
         let mut watch = HostWatch::default();
         for connection in [&mut one, &mut other, &mut third] {
             watch.look(connection);

@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use super::connection::{ControlConnection, End};
 use crate::error::Error;
-use crate::sync::Instant;
 use crate::transport::tcp::{
     ANSWER_LEN, Attempt, NewerStream, Progress, Redial, check_open, reset, stop_receiving,
     unacknowledged,
@@ -73,8 +72,7 @@ impl ControlConnection {
 
     /// True while the connection is being made anew.
     pub(super) fn is_broken(&self) -> bool {
-        let is_tried = self.resumption.as_deref().is_some_and(|it| it.attempt.is_some());
-        is_tried && self.ended.is_none()
+        self.resumption.as_deref().is_some_and(|it| it.attempt.is_some())
     }
 
     /// True while a look at this connection has something to do though nothing has arrived.
@@ -95,7 +93,7 @@ impl ControlConnection {
         // peer's system has not got by then is lost.
         let is_under_way = || unacknowledged(&*self.stream) > 0;
         let waits = self.is_broken() || self.awaits_confirmation || !self.unsent.is_empty();
-        self.resumption.is_some() && self.ended.is_none() && (waits || is_under_way())
+        self.resumption.is_some() && (waits || is_under_way())
     }
 
     #[cfg(test)]
@@ -116,11 +114,10 @@ impl ControlConnection {
         }
         if is_full {
             let how = format!("it has taken none of the last {MAX_KEPT} control messages");
-            self.ended.get_or_insert((Instant::now(), how));
+            self.end(how);
             // Frames that come on this connection from now on would not be whole.
             reset(&*self.stream);
             self.unsent.clear();
-            self.resumption = None;
         }
     }
 
@@ -148,8 +145,7 @@ impl ControlConnection {
         // look and the reset: the peer would give the frame up.
         stop_receiving(&*self.stream);
         if let Err(End::Useless(reason)) = self.read_frames() {
-            self.ended = Some((Instant::now(), reason.into()));
-            return;
+            return self.end(reason.into());
         }
         self.forget_parts();
         // While the connection stands, the system acknowledges frames that nobody reads any more,
@@ -157,8 +153,7 @@ impl ControlConnection {
         reset(&*self.stream);
         let how = format!("its process or host ended: {error}");
         if self.has_left_all() {
-            self.ended = Some((Instant::now(), how));
-            return;
+            return self.end(how);
         }
         if let Some(it) = self.resumption.as_deref_mut() {
             it.attempt = Some(Attempt::new(how, it.generation, silence, self.unreachable_after));
@@ -181,9 +176,7 @@ impl ControlConnection {
     /// Goes on to make a broken connection anew, or `looks` whether the other end has done so; true
     /// if this connection has a new stream.
     pub(super) fn resume(&mut self, looks: bool) -> bool {
-        let Some(it) = self.resumption.as_deref_mut().filter(|_| self.ended.is_none()) else {
-            return false;
-        };
+        let Some(it) = self.resumption.as_deref_mut() else { return false };
         let is_ours = it.way.dials_first()
             && it.attempt.as_ref().is_some_and(|attempt| attempt.has_said_hello());
         if (looks || it.attempt.is_some())
@@ -209,7 +202,7 @@ impl ControlConnection {
                 return self.adopt(stream, generation, theirs);
             }
         };
-        self.ended = Some((Instant::now(), how));
+        self.end(how);
         false
     }
 
@@ -223,7 +216,7 @@ impl ControlConnection {
         if !self.is_broken() {
             // The other end has given the present connection up, and all of it has come.
             if let Err(End::Useless(reason)) = self.read_frames() {
-                self.ended = Some((Instant::now(), reason.into()));
+                self.end(reason.into());
                 return false;
             }
             self.forget_parts();
@@ -243,7 +236,7 @@ impl ControlConnection {
         let kept = (it.kept.len() / frame_len) as u64;
         let Some(done) = theirs.checked_sub(it.first).filter(|&done| done <= kept) else {
             let reason = "it has received other messages than those that were sent";
-            self.ended = Some((Instant::now(), reason.into()));
+            self.end(reason.into());
             return false;
         };
         it.kept.drain(..done as usize * frame_len);

@@ -158,7 +158,7 @@ fn the_connection_to_a_rank_that_has_failed_is_made_anew_too() {
     }
 }
 
-/// Such a peer needs no goodbye, and nothing answers where its connection broke.
+/// A peer that has left needs no goodbye, and nothing answers where its connection broke.
 #[test]
 fn a_rank_that_closes_waits_only_for_peers_that_have_not_left() {
     for has_left in [true, false] {

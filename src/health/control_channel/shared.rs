@@ -141,6 +141,7 @@ impl Connections {
         let Some(connection) = self.all.get_mut(number).and_then(Option::as_mut) else { return };
         // Unread bytes would make the system reset the connection before the goodbye arrives.
         connection.receive();
+        connection.may_be_busy = true;
         if !connection.leave(key) {
             return;
         }
@@ -230,7 +231,7 @@ impl Connections {
                 && let Err(error) = arrivals.add(&connection.stream, event(number))
             {
                 let how = format!("no place for its new connection: {error}");
-                connection.ended = Some((Instant::now(), how));
+                connection.end(how);
             }
             connection.flush();
             if checks {

@@ -15,9 +15,9 @@ use socket2::{SockFilter, SockRef, Socket};
 
 use crate::error::{Error, Result};
 
-/// So many transmissions of the same bytes, or questions whether the peer takes bytes again, in a
-/// row without an answer say that the way of a connection is gone, such as one that a NAT has
-/// forgotten: after 1.4 s in a fast network.
+/// The number of transmissions of the same bytes, or of questions whether the peer takes bytes
+/// again, which in a row without an answer say that the way of a connection is gone, such as one
+/// that a NAT has forgotten: after 1.4 s in a fast network.
 const UNANSWERED: u8 = 3;
 
 /// The first part of the system's figures of a connection. Older systems have a shorter whole, and

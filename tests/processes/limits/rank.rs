@@ -81,8 +81,8 @@ fn work(comm: &mut Communicator) -> Result<()> {
         assert!(buf.iter().all(|&it| it as usize == comm.size()));
     }
     comm.barrier()?;
-    // The first barrier may open a link, and end well at a rank though another one fails in it.
-    // That rank notices in this one, which opens none.
+    // The first barrier may open a link, and end well at a rank though another one fails in it. The
+    // second one opens none, and ends at that rank with the failure.
     comm.barrier()
 }
 

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+pub(crate) use ::harness::cluster::process_state as state;
+
 /// The processes that have this line in their environment.
 pub(crate) fn processes_with(line: &str) -> Vec<u32> {
     let pids = fs::read_dir("/proc")
@@ -12,12 +14,6 @@ pub(crate) fn processes_with(line: &str) -> Vec<u32> {
         environment.split(|&byte| byte == 0).any(|one| one == line.as_bytes())
     });
     ours.filter(|&pid| !matches!(state(pid), None | Some('Z'))).collect()
-}
-
-/// The state letter of a process; none if there is no such process.
-pub(crate) fn state(pid: u32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit(')').next()?.trim_start().chars().next()
 }
 
 /// The descriptors of this process.

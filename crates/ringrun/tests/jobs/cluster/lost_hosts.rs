@@ -16,15 +16,16 @@ use crate::harness::send;
 const ELASTIC: &str = "--elastic 1:4 --max-restarts 100 -x RINGREDUCE_PEER_TIMEOUT=4";
 /// The file on the first host that ends the job.
 const OVER: &str = "/run/over";
-/// Within this, up to 64 members agree and connect on two CPUs; more have proportionally more time.
+/// The time in which up to 64 members agree and connect on two CPUs. More members have
+/// proportionally more.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// After this, survivors go on without ranks that do not answer.
+/// The time after which survivors go on without ranks that do not answer.
 const GRACE: Duration = Duration::from_secs(12);
 
-/// Sets the number of ranks of each of eight hosts.
+/// The variable with the number of ranks of each of eight hosts.
 const OF_EIGHT: &str = "TEST_RANKS_OF_EIGHT";
-/// That number otherwise. Twice as many shrink in a second where nothing else runs, but four such
-/// jobs at once on two CPUs do not connect in time.
+/// The number of ranks without the variable. Twice as many shrink in a second where nothing else
+/// runs, but four such jobs at once on two CPUs do not connect in time.
 const FEW: usize = 2;
 
 /// The body of a rank that sums, without the lost ranks and with those that come back, until the
