@@ -75,6 +75,7 @@ const BODIES: Table = table! {
     processes::faults::recovery::survivor,
     processes::faults::recovery::ahead,
     processes::faults::recovery::agrees,
+    processes::faults::shrink::shrinks_often,
     processes::faults::shrink::survivor,
     processes::faults::suspended::rank,
     processes::faults::single_copy::unreadable_rank,

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::Bootstrap;
 use super::in_process::{ABORT_POLL_INTERVAL, PreparedRank, ThreadGroup, Waits};
+use super::shared_group::memory::RESERVED_NONE;
 use super::shared_group::{GroupResources, SharedGroup, closed_region_error};
 use super::split::subgroup_number;
 use super::subgroup::Listeners;
@@ -21,12 +22,8 @@ use crate::engine::settings::Preferences;
 use crate::error::communicator_name::CommunicatorName;
 use crate::error::{Error, Peer, Result, argument_error};
 use crate::health::control_message::{GroupMessage, GroupStep};
-use crate::memory::FileRange;
 use crate::sync::{Instant, Process, WaitNotice, is_interrupted};
 use crate::trace::Recorder;
-
-/// The memory of a host whose lowest member could not reserve any.
-const NO_MEMORY: u64 = u64::MAX;
 
 /// The call that errors name.
 const CALL: &str = "create_group";
@@ -123,9 +120,9 @@ impl GroupCreator {
     }
 
     /// True if [`Self::create`] can make groups of these ranks: the communicator has links between
-    /// all its ranks, and equally many on each host unless no ranks share memory. A group of one
-    /// rank can always be made, and no other than of different ranks. All ranks get the same
-    /// answer.
+    /// all its ranks, and equally many on each host unless no ranks share memory, or has come from
+    /// such a one. A group of one rank can always be made, and no other than of different ranks.
+    /// All ranks get the same answer.
     #[must_use]
     pub fn can_create(&self, ranks: &[usize]) -> bool {
         match &*self.origin {
@@ -217,34 +214,18 @@ impl GroupCreator {
         } else {
             self.follow((parent, resources), members)?
         };
-        let here = members.on_host_of(parent, self.me).len();
-        let len = parent.group_len(here, members.ranks.len()).get() as u64;
         let group = SharedGroup {
             name: CALL,
             job: subgroup_number(parent.job, number, members.digest),
             members: members.ranks,
-            memory: (start > 0).then_some(FileRange { start, len }),
+            memory: parent.memory_at(start, members.ranks),
             call: None,
+            epochs_later: 0,
             timeout: self.timeout,
             preferences: self.preferences,
-            failures: &self.failures,
+            failures: Some(&self.failures),
         };
         Communicator::of_shared_group(parent, group, &self.recorder)
-    }
-
-    /// Reserves the group's memory on this rank's host, if several members share it and this rank
-    /// is the lowest of them: the offset in the file of the host's region, else 0.
-    fn reserve(
-        &self,
-        (parent, resources): (&Bootstrap, &GroupResources),
-        members: &Members<'_>,
-    ) -> Result<u64> {
-        let here = members.on_host_of(parent, self.me);
-        if !parent.has_group_memory() || here.len() < 2 || here.iter().min() != Some(&self.me) {
-            return Ok(0);
-        }
-        let len = parent.group_len(here.len(), members.ranks.len());
-        Ok(resources.file()?.reserve_on_use(len)?.start)
     }
 
     /// The lowest member's part: it waits for all, and answers all.
@@ -281,15 +262,15 @@ impl GroupCreator {
             };
             failed = failed.or_else(|| Some(self.absence(rank, &how)));
         }
-        let cannot = come.iter().find(|(_, (_, memory))| *memory == NO_MEMORY);
+        let cannot = come.iter().find(|(_, (_, memory))| *memory == RESERVED_NONE);
         let failed = failed.or_else(|| cannot.map(|(&rank, _)| self.refusal(rank)));
         let made = match failed {
-            None => self.reserve((parent, resources), members),
+            None => parent.reserve_for_group(CALL, members.ranks),
             Some(error) => Err(error),
         };
         let made = made.map(|memory| (next_number(), memory));
         for (&rank, &(attempt, _)) in &come {
-            let lowest = members.on_host_of(parent, rank).into_iter().min();
+            let lowest = parent.on_host_of(members.ranks, rank).into_iter().min();
             let step = match (&made, lowest.and_then(|lowest| come.get(&lowest))) {
                 (Err(_), _) => GroupStep::Refused,
                 (&Ok((number, _)), Some(&(_, memory))) => GroupStep::Made { number, memory },
@@ -313,8 +294,8 @@ impl GroupCreator {
             resources.channels.send_group_message(lowest, GroupMessage { digest, attempt, step })
         };
         // A member that can't make the group comes all the same, so that all are told.
-        let reserved = self.reserve((parent, resources), members);
-        let memory = *reserved.as_ref().unwrap_or(&NO_MEMORY);
+        let reserved = parent.reserve_for_group(CALL, members.ranks);
+        let memory = *reserved.as_ref().unwrap_or(&RESERVED_NONE);
         send(GroupStep::Come { memory });
         let answer = |message: GroupMessage| (message.attempt == attempt).then_some(message.step);
         let answer = self.wait(resources, (lowest, members), deadline_after(self.timeout), answer);
@@ -387,11 +368,5 @@ impl GroupCreator {
 impl Members<'_> {
     fn others(&self, me: usize) -> impl Iterator<Item = usize> {
         self.ranks.iter().copied().filter(move |&rank| rank != me)
-    }
-
-    /// The members on the host of `rank`.
-    fn on_host_of(&self, parent: &Bootstrap, rank: usize) -> Vec<usize> {
-        let host = parent.host_of(rank);
-        self.ranks.iter().copied().filter(|rank| host.contains(rank)).collect()
     }
 }

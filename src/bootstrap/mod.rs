@@ -25,7 +25,7 @@ mod rank_record;
 mod share_memory;
 #[cfg(feature = "cuda")]
 mod share_regions;
-mod shared_group;
+pub(crate) mod shared_group;
 mod socket;
 pub(crate) mod split;
 mod startup_store;
@@ -116,6 +116,9 @@ pub struct Bootstrap {
     cpus_on_host: usize,
     /// True if all surviving ranks of the job are among `peers`.
     spans_job: bool,
+    /// True if these ranks share the connections of a communicator whose hosts had files, though
+    /// their own hosts may have different numbers of ranks.
+    inherits_files: bool,
     unix: Option<Socket>,
     tcp: Vec<Socket>,
     /// The launcher's process table, if this process has a launcher.

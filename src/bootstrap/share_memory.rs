@@ -31,10 +31,9 @@ impl Engine {
     pub(super) fn use_host_region(
         &mut self,
         HostRanks { me, ranks }: HostRanks,
-        file: HostFile,
+        file: Arc<HostFile>,
         is_one_process: bool,
     ) {
-        let file = Arc::new(file);
         self.planner.share_host();
         if is_one_process {
             self.planner.set_peer_reads(PeerReads::OneProcess);
@@ -63,8 +62,8 @@ impl HostRanks {
     }
 
     /// The file whose start is mapped as `region`.
-    pub(super) fn file(&self, region: Arc<Region>, fd: OwnedFd) -> HostFile {
-        HostFile::new(self.me, self.ranks.len(), region, fd)
+    pub(super) fn file(&self, region: Arc<Region>, fd: OwnedFd) -> Arc<HostFile> {
+        Arc::new(HostFile::new(self.me, self.ranks.len(), region, fd))
     }
 
     /// The rank so many places after this one, round the host.

@@ -193,7 +193,8 @@ impl Communicator {
             _ => Listeners::default(),
         };
         let host = bootstrap.host_of(bootstrap.rank);
-        let reserves = bootstrap.has_group_memory() && host.first() == Some(&bootstrap.rank);
+        let is_first = host.len() > 1 && host[0] == bootstrap.rank;
+        let reserves = is_first && bootstrap.has_group_memory();
         let memory = reserves.then(|| {
             let resources =
                 bootstrap.group_resources.get().ok_or_else(|| closed_region_error(name))?;
@@ -268,9 +269,10 @@ impl Communicator {
             members,
             memory,
             call: Some(engine.sequence),
+            epochs_later: 0,
             timeout: settings.timeout,
             preferences: settings.preferences,
-            failures: &Arc::clone(&engine.group_failure),
+            failures: Some(&Arc::clone(&engine.group_failure)),
         };
         let made = Self::of_shared_group(bootstrap, group, rank_info.record.recorder());
         made.map_err(|error| self.break_with(name, error))

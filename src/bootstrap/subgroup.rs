@@ -49,8 +49,9 @@ impl Bootstrap {
     }
 
     /// Bootstrap state of the subgroup `members`: for each new rank its rank here and its
-    /// listeners' address. This rank must be a member; `listeners` are its own, and all waits
-    /// last at most `timeout`. `epochs_later` is the number of memberships after this one.
+    /// listeners' address, which is empty where no rank connects. This rank must be a member;
+    /// `listeners` are its own, and all waits last at most `timeout`. `epochs_later` is the number
+    /// of memberships after this one.
     #[must_use]
     pub fn subgroup(
         &self,
@@ -62,11 +63,12 @@ impl Bootstrap {
         let mut config = self.config.clone();
         (config.size, config.timeout, config.is_joiner) = (members.len(), timeout, false);
         let peer = |(rank, &(parent_rank, address)): (usize, &(usize, &str))| {
-            let (unix, ports) = address.split_once(' ').unwrap_or_default();
             let mut peer = self.peers[parent_rank].clone();
-            let ports = ports.split(',').map(|port| port.parse().unwrap_or(0));
-            let tcp = peer.tcp.with_ports(ports);
-            (peer.rank, peer.unix, peer.tcp) = (rank, unix.into(), tcp);
+            peer.rank = rank;
+            if let Some((unix, ports)) = address.split_once(' ') {
+                let ports = ports.split(',').map(|port| port.parse().unwrap_or(0));
+                (peer.unix, peer.tcp) = (unix.into(), peer.tcp.with_ports(ports));
+            }
             if parent_rank == self.rank {
                 config.rank = rank;
             }

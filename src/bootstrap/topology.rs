@@ -139,6 +139,7 @@ impl Bootstrap {
             is_wide_area: false,
             cpus_on_host,
             spans_job: true,
+            inherits_files: false,
             hosts,
             peers,
             unix,

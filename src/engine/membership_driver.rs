@@ -179,9 +179,7 @@ impl MembershipDriver {
             let ranks = self.reported.len();
             let interval = DEATH_POLL_INTERVAL + DEATH_POLL_PER_RANK * ranks as u32;
             self.next_look = Instant::now() + interval;
-            for rank in 0..ranks {
-                self.report_death(peers, rank);
-            }
+            self.look_for_deaths(peers);
         }
         let now = self.now();
         if self.timer.is_some_and(|due| due <= now) {
@@ -192,6 +190,13 @@ impl MembershipDriver {
             let timer = self.timer.map_or(look, |due| Duration::from_millis(due - now));
             // The system counts a sleep in whole milliseconds, and takes less than one for none.
             peers.control_channels().sleep(look.min(timer).max(Duration::from_millis(1)));
+        }
+    }
+
+    /// Tells the machine of all deaths that are known by now.
+    pub(crate) fn look_for_deaths(&mut self, peers: &mut Peers) {
+        for rank in 0..self.reported.len() {
+            self.report_death(peers, rank);
         }
     }
 

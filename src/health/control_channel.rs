@@ -84,7 +84,7 @@ impl ControlChannels {
     /// are its ranks there, and this rank is the one at `me`. Each member must have a channel. The
     /// communicator has these names, and makes the subgroup by its call of this number, if any.
     pub(crate) fn subgroup(
-        (parent, names): (&Channels, &ParentNames),
+        (parent, names): (&Channels, Option<&ParentNames>),
         (me, members): (usize, &[usize]),
         call: Option<u64>,
         key: u64,

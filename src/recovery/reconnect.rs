@@ -1,5 +1,7 @@
-//! Reconnection of the members of a new membership: each announces its listener over the control
-//! channels, which a failure leaves open, then all connect as at start-up.
+//! The communicator of a new membership. Its members tell each other over the control channels,
+//! which a failure leaves open, how far they have come. Then they go on over the connections that
+//! they have, as a subgroup does. With joiners, or where subgroups have connections of their own,
+//! each member also tells where it listens, and all connect as at start-up.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,6 +12,7 @@ use std::time::Duration;
 use super::membership::Ranks;
 use super::origin::Recovery;
 use crate::api::{Communicator, Origin};
+use crate::bootstrap::shared_group::memory::RESERVED_NONE;
 use crate::bootstrap::split::{no_listener_error, subgroup_number};
 use crate::bootstrap::{Bootstrap, Joiner, Listeners};
 use crate::codec::{Decoder, Encoder, Malformed, printable};
@@ -19,10 +22,10 @@ use crate::health::Peers;
 use crate::health::control_message::RECOVERY_BYTES;
 use crate::sync::Instant;
 
-/// The kind of the recovery messages by which members announce their listeners.
-const LISTENER: u32 = 2;
+/// The kind of the recovery messages by which members announce themselves.
+const MEMBER: u32 = 2;
 /// Bytes before the address in an announcement.
-const HEADER_BYTES: usize = 26;
+const HEADER_BYTES: usize = 34;
 /// How long after its limit a rank still connects, so that the connecting ends by itself and names
 /// the peer.
 const CONNECT_GRACE: Duration = Duration::from_millis(500);
@@ -30,9 +33,9 @@ const CONNECT_GRACE: Duration = Duration::from_millis(500);
 /// group of `split` has the same job number.
 const SURVIVORS: u64 = 1 << 32;
 
-/// The announcement of a member's listener for the membership `epoch`.
+/// The announcement of a member of the membership `epoch`.
 #[derive(Clone, Debug)]
-pub(crate) struct ListenerAnnouncement {
+pub(crate) struct MemberAnnouncement {
     from: usize,
     epoch: u32,
     /// The digest of the joiners that the member would admit; 0 for none.
@@ -41,26 +44,29 @@ pub(crate) struct ListenerAnnouncement {
     calls: u64,
     /// How long the member will try to connect, in milliseconds.
     limit_ms: u32,
-    /// The address of the listener; empty if the member could not listen.
+    /// Where the member has reserved memory for those of its host; 0 if it need not.
+    memory: u64,
+    /// The address of the listener; empty if the member does not listen.
     address: String,
 }
 
-impl ListenerAnnouncement {
+impl MemberAnnouncement {
     fn write(&self) -> Box<[u8; RECOVERY_BYTES]> {
         let mut bytes = Box::new([0; RECOVERY_BYTES]);
         let address = self.address.as_bytes();
         let address = &address[..address.len().min(RECOVERY_BYTES - HEADER_BYTES)];
         let to = Encoder(&mut bytes[..]).u32(self.epoch).u64(self.joiners).u64(self.calls);
-        to.u32(self.limit_ms).u16(address.len() as u16).raw(address);
+        to.u32(self.limit_ms).u64(self.memory).u16(address.len() as u16).raw(address);
         bytes
     }
 
     pub(crate) fn read(from: usize, bytes: &[u8; RECOVERY_BYTES]) -> Result<Self, Malformed> {
         let mut fields = Decoder(bytes);
         let (epoch, joiners, calls) = (fields.u32()?, fields.u64()?, fields.u64()?);
-        let (limit_ms, length) = (fields.u32()?, usize::from(fields.u16()?));
+        let (limit_ms, memory) = (fields.u32()?, fields.u64()?);
+        let length = usize::from(fields.u16()?);
         let address = printable(&String::from_utf8_lossy(fields.raw(length)?));
-        Ok(Self { from, epoch, joiners, calls, limit_ms, address })
+        Ok(Self { from, epoch, joiners, calls, limit_ms, memory, address })
     }
 }
 
@@ -69,43 +75,48 @@ fn digest(joiners: &[Joiner]) -> u64 {
     joiners.iter().fold(0, |digest, joiner| subgroup_number(digest, joiner.ticket(), 1))
 }
 
-/// Announces this member's listener to the other members, and returns theirs. Of all members'
+/// Announces this member to the other members, and returns their announcements. Of all members'
 /// limits the earliest becomes this one's, so that no member waits for one that has given up.
-fn exchange_listeners(
+fn exchange_announcements(
     driver: &mut MembershipDriver,
     peers: &mut Peers,
     call: &'static str,
-    mine: &ListenerAnnouncement,
+    mine: &MemberAnnouncement,
     members: Ranks,
     until: &mut Instant,
-) -> Result<Vec<ListenerAnnouncement>> {
+) -> Result<Vec<MemberAnnouncement>> {
     let (began, others) = (Instant::now(), members.without(mine.from as u32));
     for rank in others.iter() {
-        peers.control_channels().send_recovery(rank as usize, (LISTENER, mine.write()));
+        peers.control_channels().send_recovery(rank as usize, (MEMBER, mine.write()));
     }
-    let (mut listeners, mut seen) = (BTreeMap::new(), 0);
+    let (mut announced, mut seen) = (BTreeMap::new(), 0);
     loop {
         // A message is read once: where many ranks connect, there are as many messages.
-        for message in driver.other_messages[seen..].iter().filter(|it| it.kind == LISTENER) {
-            let announced = ListenerAnnouncement::read(message.from, &message.bytes).ok();
-            if let Some(announced) = announced
-                && announced.epoch == mine.epoch
+        for message in driver.other_messages[seen..].iter().filter(|it| it.kind == MEMBER) {
+            let member = MemberAnnouncement::read(message.from, &message.bytes).ok();
+            if let Some(member) = member
+                && member.epoch == mine.epoch
                 && others.contains(message.from as u32)
             {
-                let limit = Duration::from_millis(announced.limit_ms.into());
+                let limit = Duration::from_millis(member.limit_ms.into());
                 *until = (message.arrived + limit).min(*until);
-                listeners.entry(message.from).or_insert(announced);
+                announced.entry(message.from).or_insert(member);
             }
         }
         seen = driver.other_messages.len();
-        if listeners.len() == others.len() as usize {
-            return Ok(listeners.into_values().collect());
+        let has_all = announced.len() == others.len() as usize;
+        if has_all {
+            // A member may have ended since, or its connection, over which the others go on.
+            driver.look_for_deaths(peers);
         }
-        if driver.has_lost(others) || Instant::now() > *until {
+        if driver.has_lost(others) || !has_all && Instant::now() > *until {
             let missing = others.iter().map(|rank| rank as usize);
-            let missing = missing.filter(|rank| !listeners.contains_key(rank)).collect();
+            let missing = missing.filter(|rank| !announced.contains_key(rank)).collect();
             let missing = driver.at_fault(others, missing);
             return Err(Error::NotAll { call, missing, after: began.elapsed() });
+        }
+        if has_all {
+            return Ok(announced.into_values().collect());
         }
         driver.check_abort()?;
         driver.poll(peers);
@@ -113,8 +124,8 @@ fn exchange_listeners(
 }
 
 impl Communicator {
-    /// Connects a new communicator of these members and joiners until `limit`, or until the
-    /// earliest limit of all members, which is returned too.
+    /// Makes a new communicator of these members and joiners until `limit`, or until the earliest
+    /// limit of all members, which is returned too.
     pub(super) fn join_survivors(
         &mut self,
         call: &'static str,
@@ -133,45 +144,60 @@ impl Communicator {
         joiners: &[Joiner],
         limit: &mut Instant,
     ) -> Result<Self> {
-        let me = self.rank();
-        let Origin::Processes(bootstrap) = &*self.origin else {
+        let (me, origin) = (self.rank(), Arc::clone(&self.origin));
+        let Origin::Processes(bootstrap) = &*origin else {
             return argument_error(call, "self", "of ranks that are threads", "of processes");
         };
-        let opened = bootstrap.open_listeners(members.len() as usize + joiners.len());
+        let ranks: Vec<_> = members.iter().map(|rank| rank as usize).collect();
+        let can_share = bootstrap.shares_connections() && ranks.len() > 1;
+        let opened = match can_share && joiners.is_empty() {
+            true => Ok(Listeners::default()),
+            false => bootstrap.open_listeners(ranks.len() + joiners.len()),
+        };
+        let reserved = if can_share { bootstrap.reserve_for_group(call, &ranks) } else { Ok(0) };
         let left = limit.saturating_duration_since(Instant::now());
-        let mine = ListenerAnnouncement {
+        let mine = MemberAnnouncement {
             from: me,
             epoch,
             joiners: digest(joiners),
             calls: self.engine.as_ref().map_or(0, |engine| engine.all_or_none.last_ok),
             limit_ms: u32::try_from(left.as_millis()).unwrap_or(u32::MAX),
+            memory: *reserved.as_ref().unwrap_or(&RESERVED_NONE),
             address: opened.as_ref().map(Listeners::address).unwrap_or_default(),
         };
         let mut all = self.with_driver(call, |driver, peers| {
-            exchange_listeners(driver, peers, call, &mine, members, limit)
+            exchange_announcements(driver, peers, call, &mine, members, limit)
         })?;
-        let listeners = opened?;
-        if let Some(member) = all.iter().find(|member| member.address.is_empty()) {
-            return Err(no_listener_error(&self.peers()[member.from]));
-        }
         // All members compare the same digests, so either all admit the joiners or none does.
         let is_agreed = all.iter().all(|member| member.joiners == mine.joiners);
         let joiners = if is_agreed { joiners } else { &[] };
+        let shares = can_share && joiners.is_empty();
+        let listeners = if shares { reserved.map(|_| Listeners::default()) } else { opened }?;
+        let has_failed = |member: &&MemberAnnouncement| match shares {
+            true => member.memory == RESERVED_NONE,
+            false => member.address.is_empty(),
+        };
+        if let Some(member) = all.iter().find(has_failed) {
+            return Err(no_listener_error(&self.peers()[member.from]));
+        }
         all.push(mine);
         all.sort_by_key(|member| member.from);
-        let (from, calls) = all.iter().map(|member| (member.from, member.calls)).unzip();
-        let all: Vec<_> = all.iter().map(|it| (it.from, it.address.as_str())).collect();
-        let Origin::Processes(bootstrap) = &*self.origin else {
-            return argument_error(call, "self", "of ranks that are threads", "of processes");
+        let job = (subgroup_number(bootstrap.job, u64::from(epoch), SURVIVORS), epoch);
+        let mut comm = if shares {
+            let here = bootstrap.on_host_of(&ranks, me);
+            let first = all.iter().find(|member| member.from == here[0]);
+            let memory = first.map_or(0, |member| member.memory);
+            self.of_survivors(call, bootstrap, job, (&ranks, memory))?
+        } else {
+            let addresses: Vec<_> = all.iter().map(|it| (it.from, it.address.as_str())).collect();
+            let timeout = limit.saturating_duration_since(Instant::now());
+            let bootstrap = bootstrap.subgroup(job, &addresses, listeners, timeout);
+            let bootstrap = bootstrap.with_joiners(joiners);
+            self.open_with(call, (bootstrap, joiners), members, *limit)?
         };
-        let job = subgroup_number(bootstrap.job, u64::from(epoch), SURVIVORS);
-        let timeout = limit.saturating_duration_since(Instant::now());
-        let bootstrap = bootstrap.subgroup((job, epoch), &all, listeners, timeout);
-        let bootstrap = bootstrap.with_joiners(joiners);
-        let mut comm = self.open_with(call, (bootstrap, joiners), members, *limit)?;
         comm.inherit_name(&self.rank_info.name, "");
-        let epoch = comm.epoch();
-        comm.recovery = Some(Box::new(Recovery { epoch, members: from, calls }));
+        let (members, calls) = all.iter().map(|member| (member.from, member.calls)).unzip();
+        comm.recovery = Some(Box::new(Recovery { epoch: comm.epoch(), members, calls }));
         Ok(comm)
     }
 

@@ -8,7 +8,7 @@ use harness::processes::{run, this_rank};
 use ringreduce::{Algorithm, CallOptions, Communicator, ReduceOp};
 
 /// The number of mappings of this process, and the blocks of its files in memory.
-fn held() -> (usize, u64) {
+pub(crate) fn held() -> (usize, u64) {
     let maps = fs::read_to_string("/proc/self/maps").unwrap().lines().count();
     let in_memory = |entry: fs::DirEntry| {
         let path = entry.path();

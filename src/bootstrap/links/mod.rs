@@ -82,7 +82,8 @@ impl Communicator {
             }
             _ => shared?,
         }
-        comm.share_with_groups()?;
+        let file = comm.engine_on_this_thread("build")?.0.registry.file().map(Arc::clone);
+        comm.share_with_groups(file)?;
         Ok(comm)
     }
 

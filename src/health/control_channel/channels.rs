@@ -47,7 +47,7 @@ pub(crate) struct Channels {
     connections: Arc<SharedConnections>,
     /// The channels by rank, ascending. A rank that waits goes through all of them.
     pub(super) peers: Vec<Linked>,
-    /// The parent, if it shares its connections.
+    /// The parent, if it shares its connections and goes on too.
     pub(super) parent: Option<Arc<Parent>>,
 }
 
@@ -57,20 +57,20 @@ impl Channels {
     }
 
     /// The channels of rank `me` of a subgroup with this key, whose ranks here are `members`; these
-    /// are the names here, and the call that makes it.
+    /// are the names here, and the call that makes it. Without names, it has no parent to tell.
     pub(super) fn subgroup(
         &self,
         (me, members): (usize, &[usize]),
-        (names, call): (&ParentNames, Option<u64>),
+        (names, call): (Option<&ParentNames>, Option<u64>),
         key: u64,
     ) -> Self {
-        let parent = Parent {
+        let parent = names.map(|names| Parent {
             channels: self.clone(),
             names: names.clone(),
             members: members.into(),
             me: members[me],
             call,
-        };
+        });
         let others = members.iter().enumerate().filter(|&(rank, _)| rank != me);
         let linked = |(rank, &old): (_, &usize)| {
             Some(Linked { rank, number: self.number(old)?, has_heartbeats: true })
@@ -82,7 +82,7 @@ impl Channels {
             unreachable: self.unreachable,
             connections: Arc::clone(&self.connections),
             peers,
-            parent: Some(Arc::new(parent)),
+            parent: parent.map(Arc::new),
         }
     }
 

@@ -27,7 +27,7 @@ pub(crate) fn pair() -> [ControlChannels; 2] {
 fn subgroup(parent: &Channels, me: usize, members: &[usize], key: u64) -> ControlChannels {
     let peer = |rank| Peer { rank, host: "there".into(), pid: 100 + rank as u32 };
     let names = ParentNames { peers: (0..3).map(peer).collect(), name: Arc::default() };
-    ControlChannels::subgroup((parent, &names), (me, members), Some(7), key)
+    ControlChannels::subgroup((parent, Some(&names)), (me, members), Some(7), key)
 }
 
 fn latest_call(controls: &ControlChannels, rank: usize) -> u64 {

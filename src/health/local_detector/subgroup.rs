@@ -12,7 +12,7 @@ use super::{LocalDetector, LocalPeer};
 use crate::error::Result;
 use crate::error::cause::FailureCause;
 use crate::health::control_message::Failure;
-use crate::health::process_page::own_page;
+use crate::health::process_page::{ProcessPage, own_page};
 use crate::health::status_entry::StatusEntry;
 use crate::memory::mapping::Region;
 
@@ -21,9 +21,14 @@ use crate::memory::mapping::Region;
 pub(crate) struct HostPages(Arc<BTreeMap<usize, LocalPeer>>);
 
 impl HostPages {
-    /// True if the process of a rank has ended.
-    pub(crate) fn has_ended(&self, rank: usize) -> bool {
-        self.0.get(&rank).is_some_and(|peer| peer.page.has_ended())
+    /// Tells of each of these ranks, by its place among them, whether its process has ended. The
+    /// answer keeps the pages alone, since their own memory must not live as long as a subgroup's.
+    pub(crate) fn watch(
+        &self,
+        ranks: impl Iterator<Item = usize>,
+    ) -> impl Fn(usize) -> bool + Send + Sync + 'static {
+        let pages: Box<[_]> = ranks.map(|rank| Some(self.0.get(&rank)?.page.clone())).collect();
+        move |place| pages[place].as_ref().is_some_and(ProcessPage::has_ended)
     }
 }
 

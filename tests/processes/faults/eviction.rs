@@ -1,6 +1,7 @@
 //! Survivors that cannot go on at once: peers have left or are absent, a quorum is lost, a rank was
 //! evicted.
 
+use std::any::Any;
 use std::fs::File;
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, raise};
 use ringreduce::{Communicator, Error, ReduceOp};
 
+use harness::hosts::Hosts;
 use harness::processes::{Process, World, this_builder, this_rank};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -133,14 +135,49 @@ fn an_absent_rank_is_missed_then_evicted_and_learns_it() {
     }
 }
 
-/// Takes all descriptors of this process.
-fn all_descriptors() -> Vec<File> {
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    setrlimit(Resource::RLIMIT_NOFILE, 256, hard).unwrap();
-    std::iter::from_fn(|| File::open("/dev/null").ok()).collect()
+/// What a rank lacks for the communicator of the survivors: rank 0 the memory that it reserves for
+/// its host, or rank 2 the descriptors, where hosts have different numbers of ranks and connect.
+const LACKS: &str = "TEST_EVICTION_LACKS";
+
+fn limit(resource: Resource, soft: u64) {
+    let (_, hard) = getrlimit(resource).unwrap();
+    setrlimit(resource, soft, hard).unwrap();
 }
 
-/// A process: rank 3 is stopped, and when the others evict it, rank 2 has no descriptors at first.
+/// Lowers a limit of the rank that lacks something, until the value is dropped.
+fn deprive(rank: usize) -> Option<Box<dyn Any + Send>> {
+    struct Limited(u64);
+    impl Drop for Limited {
+        fn drop(&mut self) {
+            limit(Resource::RLIMIT_FSIZE, self.0);
+        }
+    }
+    match (&*std::env::var(LACKS).unwrap(), rank) {
+        ("memory", 0) => {
+            let limited = Limited(getrlimit(Resource::RLIMIT_FSIZE).unwrap().0);
+            limit(Resource::RLIMIT_FSIZE, 1);
+            Some(Box::new(limited))
+        }
+        ("descriptors", 2) => {
+            limit(Resource::RLIMIT_NOFILE, 256);
+            let all = std::iter::from_fn(|| File::open("/dev/null").ok());
+            Some(Box::new(all.collect::<Vec<_>>()))
+        }
+        _ => None,
+    }
+}
+
+/// Checks `n` ranks of which one lacks something, on one host and on two of different sizes.
+fn deprived((test, body): (&str, &str), n: usize, check: impl Fn(World)) {
+    let lacks = |what: &str| vec![(LACKS, what.to_owned())];
+    check(World::start(body, n, "shm", |_| lacks("memory")));
+    match Hosts::new() {
+        Ok(hosts) => check(World::on((&hosts, n - 1), body, n, "auto", |_| lacks("descriptors"))),
+        Err(why) => harness::skip(&format!("faults::eviction::{test}"), &why),
+    }
+}
+
+/// A process: rank 3 is stopped, and when the others evict it, one lacks something at first.
 pub(crate) fn second_round() {
     let Some(mut comm) = this_rank() else { return };
     comm.barrier().unwrap();
@@ -150,12 +187,11 @@ pub(crate) fn second_round() {
     }
     comm.barrier().unwrap_err();
     std::thread::scope(|scope| {
-        if comm.rank() == 2 {
-            let all = all_descriptors();
+        if let Some(lack) = deprive(comm.rank()) {
             scope.spawn(move || {
                 // The first round waits for rank 3 until then.
                 std::thread::sleep(EVICTION + SHORT);
-                drop(all);
+                drop(lack);
             });
         }
         let mut three = comm.evict(2 * EVICTION).unwrap();
@@ -170,31 +206,32 @@ fn a_rank_that_cannot_connect_at_once_is_not_evicted() {
     if !harness::share::makes_test(3) {
         return;
     }
-    for transport in ["shm", "tcp"] {
-        let mut world =
-            World::start("faults::eviction::second_round", 4, transport, |_| Vec::new());
+    let test = "a_rank_that_cannot_connect_at_once_is_not_evicted";
+    deprived((test, "faults::eviction::second_round"), 4, |mut world| {
         let paused = world.0.pop().unwrap();
-        world.succeeds(transport);
+        world.succeeds("three of four");
         drop(paused);
-    }
+    });
 }
 
-/// A process: rank 2 has no descriptors to connect with.
+/// A process: a rank lacks something for ever.
 pub(crate) fn never_connects() {
     let Some(mut comm) = this_rank() else { return };
     comm.barrier().unwrap();
-    let all = (comm.rank() == 2).then(all_descriptors);
+    let lack = deprive(comm.rank());
     let began = Instant::now();
     comm.evict(GRACE).unwrap_err();
     let took = began.elapsed();
     assert!(took < GRACE + BOUND + SLACK, "{took:.1?}");
-    drop(all);
+    drop(lack);
 }
 
 #[test]
 fn an_eviction_ends_by_its_deadline_though_a_rank_cannot_connect() {
-    let world = World::start("faults::eviction::never_connects", 3, "shm", |_| Vec::new());
-    world.succeeds("without descriptors");
+    let test = "an_eviction_ends_by_its_deadline_though_a_rank_cannot_connect";
+    deprived((test, "faults::eviction::never_connects"), 3, |world| {
+        world.succeeds("one lacks something");
+    });
 }
 
 /// A process: rank 0 is killed, which looks like a lost connection over TCP.
