@@ -68,8 +68,7 @@ pub(crate) struct Ended {
     pub(crate) code: i32,
     pub(crate) out: String,
     pub(crate) err: String,
-    /// The errors before `err`, which the test has waited for: part of what a failed test prints.
-    #[expect(dead_code, reason = "a failed test prints it")]
+    /// The errors before `err`, which the test has waited for.
     pub(crate) seen_err: String,
 }
 
