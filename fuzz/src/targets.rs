@@ -31,7 +31,7 @@ pub(crate) const ALL: &[Target] = &[
     ("membership", of_survivors),
     ("flight_record", trace::fuzz::record),
     ("split_request", api::split_request),
-    ("listeners", api::listeners),
+    ("members", api::members),
     ("last_vote", api::last_vote),
     ("speeds", api::speeds),
     ("environment", environment),

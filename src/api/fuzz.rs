@@ -14,7 +14,7 @@ pub fn split_request(data: &[u8]) {
     }
 }
 
-pub fn listeners(data: &[u8]) {
+pub fn members(data: &[u8]) {
     if let Some(words) = data.first_chunk() {
         let _ = reconnect::MemberAnnouncement::read(0, words);
     }

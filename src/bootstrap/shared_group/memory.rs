@@ -188,7 +188,7 @@ impl Bootstrap {
         (start > 0).then_some(FileRange { start, len })
     }
 
-    /// Those of the `members` that are on the host of `rank`.
+    /// The `members` that are on the host of `rank`.
     pub(crate) fn on_host_of(&self, members: &[usize], rank: usize) -> Vec<usize> {
         let host = self.host_of(rank);
         members.iter().copied().filter(|rank| host.contains(rank)).collect()

@@ -135,8 +135,9 @@ fn an_absent_rank_is_missed_then_evicted_and_learns_it() {
     }
 }
 
-/// What a rank lacks for the communicator of the survivors: rank 0 the memory that it reserves for
-/// its host, or rank 2 the descriptors, where hosts have different numbers of ranks and connect.
+/// The variable that says what the communicator of the survivors lacks: the memory that rank 0
+/// reserves for its host, or the descriptors with which rank 2 connects where hosts have different
+/// numbers of ranks.
 const LACKS: &str = "TEST_EVICTION_LACKS";
 
 fn limit(resource: Resource, soft: u64) {

@@ -109,7 +109,7 @@ type Rank = (String, u32);
 #[derive(Debug, Default)]
 struct Victims {
     all: BTreeSet<Rank>,
-    /// Those that were stopped, or had no network: they take others for lost.
+    /// Ranks that were stopped, or had no network, may take others for lost.
     silent: BTreeSet<Rank>,
 }
 
@@ -121,7 +121,7 @@ impl Victims {
         self.all.insert(rank);
     }
 
-    /// False if this line says that a rank is lost or has ended by an error which had no fault.
+    /// True unless this line says that a rank without a fault is lost, or has ended by an error.
     fn explains(&self, line: &str) -> bool {
         let is_in = |ranks: &BTreeSet<Rank>, text: &str| {
             let mut words = text.split([' ', ':']);
