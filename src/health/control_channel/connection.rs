@@ -54,6 +54,8 @@ pub(super) struct ControlConnection {
     /// sign of life; `None` while another connection stands for this one, on which there may be
     /// none for long.
     pub(super) watched_since: Option<Instant>,
+    /// When the system was told to ask often.
+    pub(super) asked_since: Option<Instant>,
     /// The connection may be broken, or have bytes that found no room.
     pub(super) may_be_busy: bool,
     /// An inbox may have recovery messages. A rank that waits asks all its connections, and to look
@@ -103,6 +105,7 @@ impl ControlConnection {
             unreachable_after,
             host,
             watched_since: None,
+            asked_since: None,
             may_be_busy: false,
             has_recovery: false,
             is_tcp,

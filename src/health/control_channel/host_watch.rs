@@ -1,6 +1,8 @@
 //! The watch over the other hosts: of the connections to a host, the system asks on one often for a
 //! sign of life, and that one stands for the others.
-//! Law: once the one that is watched is silent, each of the others has time to answer for itself.
+//! Law: once the one that is watched is silent, each of the others has time to answer for itself:
+//! until it has left some questions without an answer, if the host was found unreachable on another
+//! connection of this process.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -18,9 +20,18 @@ pub(super) struct HostWatch {
     /// Since when that one has had no sign of life, if it has left a question without an answer.
     /// The others are watched too then.
     silent_since: Option<Instant>,
+    /// The host was found unreachable not long ago.
+    is_lost: bool,
 }
 
 impl HostWatch {
+    /// Notes that this connection has found its host unreachable, before the look at all of them.
+    /// The host may come back later, with other processes.
+    pub(super) fn note_loss(&mut self, connection: &ControlConnection) {
+        let lasts = |(since, _): &(Instant, String)| since.elapsed() < connection.unreachable_after;
+        self.is_lost |= connection.is_unreachable && connection.ended.as_ref().is_some_and(lasts);
+    }
+
     /// Looks at the next connection to this host.
     pub(super) fn look(&mut self, connection: &mut ControlConnection) {
         if connection.is_unreachable && !self.is_watched {
@@ -28,7 +39,14 @@ impl HostWatch {
             let suspicion = suspicion(connection.unreachable_after);
             self.silent_since.get_or_insert_with(|| Instant::now() - suspicion);
         }
-        if !connection.is_tcp || connection.ended.is_some() || connection.is_broken() {
+        if !connection.is_tcp || connection.ended.is_some() {
+            return;
+        }
+        if self.is_lost && connection.has_no_answer() {
+            let how = connection.mark_unreachable();
+            return connection.end(how);
+        }
+        if connection.is_broken() {
             return;
         }
         let is_first = !std::mem::replace(&mut self.is_watched, true);
@@ -68,6 +86,17 @@ impl ControlConnection {
         // A socket that refuses has ended, and the next look finds that.
         let _ = set_questions(&self.stream, self.unreachable_after, since.is_some());
         self.watched_since = since;
+        self.asked_since = since.map(|_| Instant::now());
+    }
+
+    /// True if this process has asked for a sign of life on this connection, or for another one,
+    /// and has had no answer for so long that questions must have gone without one.
+    fn has_no_answer(&self) -> bool {
+        let asked = || self.asked_since.map_or(Duration::ZERO, |since| since.elapsed());
+        let silence = || host_signs(&self.stream).map_or(Duration::ZERO, |signs| signs.silence);
+        let unanswered =
+            if self.is_broken() { self.unanswered_attempt() } else { silence().min(asked()) };
+        unanswered >= suspicion(self.unreachable_after)
     }
 
     /// Looks whether the host still gives a sign of life; for how long it has given none, as far as
@@ -138,6 +167,32 @@ mod tests {
         assert_eq!(look([&mut one, &mut other])[1], 12);
         one.ended = None;
         assert_eq!(look([&mut one, &mut other]), [12, 15]);
+    }
+
+    /// The other connection has asked for no sign of life, and then for one without an answer.
+    #[test]
+    fn once_a_host_is_unreachable_its_silent_connections_end_before_their_time() {
+        let [(mut one, _one), (mut other, _other)] = connections();
+        let how = one.mark_unreachable();
+        one.end(how);
+        other.unreachable_after = Duration::from_secs(5);
+        let silence = suspicion(other.unreachable_after);
+        while host_signs(&other.stream).is_some_and(|signs| signs.silence <= silence) {
+            // A clock that nobody reads for long counts as one that stood still.
+            let _ = Instant::now();
+            std::thread::yield_now();
+        }
+        let asked = Instant::now() - silence;
+        for (is_lost, asks) in [(false, true), (true, false), (true, true)] {
+            (other.watched_since, other.asked_since) = (Some(asked), asks.then_some(asked));
+            let mut watch = HostWatch { is_watched: true, ..HostWatch::default() };
+            if is_lost {
+                watch.note_loss(&one);
+            }
+            watch.look(&mut other);
+            assert_eq!(other.ended.is_some(), is_lost && asks, "{is_lost}, {asks}");
+        }
+        assert!(other.is_unreachable);
     }
 
     /// As where the system has ended it before this process looked.

@@ -75,6 +75,13 @@ impl ControlConnection {
         self.resumption.as_deref().is_some_and(|it| it.attempt.is_some())
     }
 
+    /// For how long other connections have been tried, of which none has come about.
+    pub(super) fn unanswered_attempt(&self) -> Duration {
+        let attempt = self.resumption.as_deref().and_then(|it| it.attempt.as_ref());
+        let unanswered = attempt.filter(|attempt| !attempt.has_said_hello());
+        unanswered.map_or(Duration::ZERO, Attempt::unanswered)
+    }
+
     /// True while a look at this connection has something to do though nothing has arrived.
     pub(super) fn is_busy(&self) -> bool {
         self.is_broken() || !self.unsent.is_empty()

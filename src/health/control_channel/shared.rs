@@ -222,6 +222,9 @@ impl Connections {
         if checks {
             self.keepalive_checked = Some(Instant::now());
             self.hosts.fill(HostWatch::default());
+            for connection in self.all.iter().flatten() {
+                self.hosts[connection.host].note_loss(connection);
+            }
         }
         for (number, connection) in self.all.iter_mut().enumerate() {
             let looked =

@@ -80,6 +80,8 @@ pub(crate) struct Attempt {
     /// How the connection has broken.
     pub(crate) how: String,
     began: Instant,
+    /// Since when no connection has come about, though this process had what it needs for one.
+    unanswered_since: Instant,
     until: Instant,
     /// The generation of the last hello, and the connections so far.
     generation: u32,
@@ -114,12 +116,26 @@ impl Attempt {
         let now = Instant::now();
         let until = now + patience.saturating_sub(silence);
         let (connections, refusals, stage) = (0, 0, Stage::Pause(now));
-        Self { how, began: now, until, generation, connections, refusals, stage }
+        Self {
+            how,
+            began: now,
+            unanswered_since: now,
+            until,
+            generation,
+            connections,
+            refusals,
+            stage,
+        }
     }
 
     /// The time since the break was noticed.
     pub(crate) fn elapsed(&self) -> Duration {
         self.began.elapsed()
+    }
+
+    /// For how long no connection has come about.
+    pub(crate) fn unanswered(&self) -> Duration {
+        self.unanswered_since.elapsed()
     }
 
     /// True once a hello of this end is on its way.
@@ -160,6 +176,7 @@ impl Attempt {
                     Err(error) => {
                         if now.saturating_duration_since(awaiting.since) >= STOOD_LONG {
                             self.until = self.until.max(now + way.patience());
+                            self.unanswered_since = now;
                         }
                         abandon(&awaiting.stream);
                         return self.failed(&error, way, now);
@@ -205,6 +222,7 @@ impl Attempt {
     /// Waits until this process may have what it lacks.
     fn lacks(&mut self, error: io::Error, now: Instant) -> Progress {
         (self.refusals, self.stage) = (0, Stage::Pause(now + PAUSE));
+        self.unanswered_since = now;
         if now < self.until { Progress::Underway } else { Progress::Lacking(error) }
     }
 }
