@@ -47,10 +47,10 @@ pub(crate) fn names() -> Vec<&'static str> {
 }
 
 fn of_survivors(data: &[u8]) {
-    if let Some(bytes) = data.first_chunk()
-        && let Some(message) = membership::decode(bytes)
-    {
-        assert_eq!(&membership::encode(&message), bytes);
+    if let Some(message) = membership::decode(data) {
+        let encoded = membership::encode(&message);
+        let rest = data.strip_prefix(&encoded[..]);
+        assert!(rest.is_some_and(|rest| rest.iter().all(|&byte| byte == 0)));
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::bootstrap::split;
 use crate::engine::membership_driver;
-use crate::recovery::reconnect;
+use crate::recovery::announcements::MemberAnnouncement;
 use crate::tuner::cache;
 
 pub fn split_request(data: &[u8]) {
@@ -15,8 +15,8 @@ pub fn split_request(data: &[u8]) {
 }
 
 pub fn members(data: &[u8]) {
-    if let Some(words) = data.first_chunk() {
-        let _ = reconnect::MemberAnnouncement::read(0, words);
+    if let Ok(member) = MemberAnnouncement::decode(0, data) {
+        assert_eq!(MemberAnnouncement::decode(0, &member.encode()), Ok(member));
     }
 }
 

@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::RankInfo;
+use super::recovery_frames::{self, PartialMessages};
 use crate::error::communicator_name::OfCommunicator;
 use crate::error::{Error, Peer, Place, Result};
 use crate::health::Peers;
-use crate::health::control_message::RECOVERY_BYTES;
+use crate::health::last_vote::LAST_VOTE_BYTES;
 use crate::recovery::membership::{
-    Body, Evidence, Input, LastVotes, MESSAGE_BYTES, Member, Message, Outputs, Ranks, Settings,
-    Time, Verdict, decode, encode,
+    Body, Evidence, Input, LastVotes, Member, Message, Outputs, Ranks, Settings, Time, Verdict,
+    decode, encode,
 };
 use crate::sync::{Instant, WaitNotice, rank_list};
 
@@ -51,7 +52,8 @@ pub(crate) fn connect_limit(ranks: usize) -> Duration {
 pub(crate) struct RecoveryMessage {
     pub(crate) from: usize,
     pub(crate) kind: u32,
-    pub(crate) bytes: Box<[u8; RECOVERY_BYTES]>,
+    /// Zeros may follow the message.
+    pub(crate) bytes: Vec<u8>,
     pub(crate) arrived: Instant,
 }
 
@@ -68,6 +70,7 @@ pub(crate) struct MembershipDriver {
     verdicts: VecDeque<Verdict>,
     /// The verdict with which the machine ended.
     ended: Option<Verdict>,
+    partial_messages: PartialMessages,
     /// Set when the program aborts the call.
     abort: Arc<AtomicBool>,
     /// The place of the current call, for errors.
@@ -103,6 +106,7 @@ impl MembershipDriver {
             timer: None,
             verdicts: VecDeque::new(),
             ended: None,
+            partial_messages: PartialMessages::among(size),
             abort,
             at,
             me: Box::new(rank_info.peers[me].clone()),
@@ -131,24 +135,24 @@ impl MembershipDriver {
     }
 
     pub(crate) fn step(&mut self, peers: &mut Peers, from: Option<usize>, input: Input<'_>) {
-        let before = self.member.last_votes();
+        let before = self.member.last_votes().clone();
         let Outputs { replies, sends, verdicts, timer } = self.member.step(self.now(), input);
         let votes = self.member.last_votes();
-        if votes != before {
+        if *votes != before {
             // The vote is published before any peer can receive the messages that follow from it.
-            let (epoch, slot) = (self.member.membership().0, 0);
-            peers.publish_last_vote(&encode(&Message { epoch, slot, body: Body::Goodbye(votes) }));
+            peers.publish_last_vote(&encode_last_vote(votes));
         }
         let replies = replies.into_iter().filter_map(|message| Some((from?, message)));
         let sends = sends.into_iter().map(|(to, message)| (to as usize, message));
         for (to, message) in replies.chain(sends) {
-            let mut bytes = Box::new([0; RECOVERY_BYTES]);
-            bytes[..MESSAGE_BYTES].copy_from_slice(&encode(&message));
-            peers.control_channels().send_recovery(to, (MEMBERSHIP, bytes));
+            let controls = peers.control_channels();
+            recovery_frames::send(controls, to, MEMBERSHIP, &encode(&message));
         }
         let is_final =
             |it: &&Verdict| matches!(it, Verdict::QuorumLost { .. } | Verdict::Evicted { .. });
-        self.ended = self.ended.or(verdicts.iter().find(is_final).copied());
+        if self.ended.is_none() {
+            self.ended = verdicts.iter().find(is_final).cloned();
+        }
         if verdicts.iter().any(|verdict| matches!(verdict, Verdict::Membership { .. })) {
             // A decision that no call has waited for is out of date.
             self.verdicts.retain(|verdict| !matches!(verdict, Verdict::Membership { .. }));
@@ -161,18 +165,18 @@ impl MembershipDriver {
     pub(crate) fn poll(&mut self, peers: &mut Peers) {
         let messages = peers.control_channels().receive_recovery();
         let is_idle = messages.is_empty();
-        for (from, (kind, bytes)) in messages {
-            match kind {
-                MEMBERSHIP => {
-                    let message = bytes.first_chunk().and_then(decode);
-                    if let Some(message) = message {
+        for (from, (kind, frame)) in messages {
+            match self.partial_messages.add(from, (kind, &frame)) {
+                Some((MEMBERSHIP, bytes)) => {
+                    if let Some(message) = decode(&bytes) {
                         self.step(peers, Some(from), Input::Message(from as u32, &message));
                     }
                 }
-                kind => {
+                Some((kind, bytes)) => {
                     let arrived = Instant::now();
                     self.other_messages.push(RecoveryMessage { from, kind, bytes, arrived });
                 }
+                None => {}
             }
         }
         if Instant::now() >= self.next_look {
@@ -195,13 +199,19 @@ impl MembershipDriver {
 
     /// Tells the machine of all deaths that are known by now.
     pub(crate) fn look_for_deaths(&mut self, peers: &mut Peers) {
-        for rank in 0..self.reported.len() {
-            self.report_death(peers, rank);
+        let ranks = 0..self.reported.len();
+        let fresh: Vec<_> = ranks.filter_map(|rank| self.fresh_evidence(peers, rank)).collect();
+        if !fresh.is_empty() {
+            self.step(peers, None, Input::Evidence(&fresh));
         }
     }
 
-    /// Tells the machine of the death of a rank, again whenever the evidence has become stronger.
-    fn report_death(&mut self, peers: &mut Peers, rank: usize) {
+    /// The evidence of the death of a rank, again whenever it has become stronger.
+    fn fresh_evidence(
+        &mut self,
+        peers: &mut Peers,
+        rank: usize,
+    ) -> Option<(u32, Evidence, Option<LastVotes>)> {
         let (has_ended, goodbye) = peers.control_channels().end_of(rank);
         // A rank that said goodbye without any recovery message has never voted.
         let no_vote = (goodbye == Some(false)).then(LastVotes::default);
@@ -209,13 +219,12 @@ impl MembershipDriver {
             Some(vote) => (Evidence::Certain, vote.map(|vote| decode_last_vote(&vote)).or(no_vote)),
             None if goodbye.is_some() => (Evidence::Left, no_vote),
             None if has_ended => (Evidence::Strong, None),
-            None => return,
+            None => return None,
         };
         let report = Some((evidence, vote.is_some()));
-        if self.reported[rank] < report {
-            self.reported[rank] = report;
-            self.step(peers, None, Input::Evidence(rank as u32, evidence, vote));
-        }
+        let is_fresh = self.reported[rank] < report;
+        self.reported[rank] = self.reported[rank].max(report);
+        is_fresh.then_some((rank as u32, evidence, vote))
     }
 
     /// Sends the goodbye of this rank, with its last vote.
@@ -229,22 +238,20 @@ impl MembershipDriver {
     }
 
     /// The ranks of `members` that are known to have ended.
-    pub(crate) fn lost(&self, members: Ranks) -> Ranks {
+    pub(crate) fn lost(&self, members: &Ranks) -> Ranks {
         members.iter().filter(|&rank| self.reported[rank as usize].is_some()).collect()
     }
 
     /// True if one of `members` is known to have ended.
-    pub(crate) fn has_lost(&self, members: Ranks) -> bool {
+    pub(crate) fn has_lost(&self, members: &Ranks) -> bool {
         !self.lost(members).is_empty()
     }
 
     /// The ranks to name where some of `missing` did not come: those that have ended, which may be
     /// the reason why the others did not come, or else all.
-    pub(crate) fn at_fault(&self, members: Ranks, missing: Vec<usize>) -> Vec<usize> {
-        match self.lost(members) {
-            Ranks::NONE => missing,
-            lost => lost.iter().map(|rank| rank as usize).collect(),
-        }
+    pub(crate) fn at_fault(&self, members: &Ranks, missing: Vec<usize>) -> Vec<usize> {
+        let lost: Vec<_> = self.lost(members).iter().map(|rank| rank as usize).collect();
+        if lost.is_empty() { missing } else { lost }
     }
 
     /// Waits for a verdict that `wanted` accepts. Another verdict that ends the wait is an error,
@@ -267,7 +274,7 @@ impl MembershipDriver {
                     return Err(error);
                 }
             }
-            if let Some(error) = self.ended.and_then(|it| self.error_of(call, &it, began)) {
+            if let Some(error) = self.ended.as_ref().and_then(|it| self.error_of(call, it, began)) {
                 return Err(error);
             }
             if Instant::now() > limit {
@@ -298,9 +305,9 @@ impl MembershipDriver {
 
     /// The error of a verdict for a call that waits for another one; `None` if the call waits on.
     fn error_of(&self, call: &'static str, verdict: &Verdict, began: Instant) -> Option<Error> {
-        let ranks = |ranks: Ranks| ranks.iter().map(|rank| rank as usize).collect();
+        let ranks = |ranks: &Ranks| ranks.iter().map(|rank| rank as usize).collect();
         let size = self.reported.len();
-        match *verdict {
+        match verdict {
             Verdict::TimedOut { missing } => {
                 Some(Error::NotAll { call, missing: ranks(missing), after: began.elapsed() })
             }
@@ -309,15 +316,26 @@ impl MembershipDriver {
             }
             // The others go on with a membership for which this rank has not waited.
             Verdict::Evicted { epoch } | Verdict::Closed { epoch } => {
-                Some(Error::Evicted { call, epoch })
+                Some(Error::Evicted { call, epoch: *epoch })
             }
             _ => None,
         }
     }
 }
 
+/// The words of the participants of a vote that fit into its published bytes, for 512 ranks.
+const PUBLISHED_WORDS: usize = 8;
+
+/// The last vote of this rank as the bytes that survivors read after its death.
+fn encode_last_vote(votes: &LastVotes) -> [u8; LAST_VOTE_BYTES] {
+    let body = Body::Goodbye(votes.within(PUBLISHED_WORDS));
+    let (mut bytes, vote) = ([0; LAST_VOTE_BYTES], encode(&Message { epoch: 0, slot: 0, body }));
+    bytes[..vote.len()].copy_from_slice(&vote);
+    bytes
+}
+
 /// The last vote of a dead rank from its published bytes, which are zeros if the rank never voted.
-pub(crate) fn decode_last_vote(vote: &[u8; MESSAGE_BYTES]) -> LastVotes {
+pub(crate) fn decode_last_vote(vote: &[u8; LAST_VOTE_BYTES]) -> LastVotes {
     match decode(vote).map(|message| message.body) {
         Some(Body::Goodbye(votes)) => votes,
         _ => LastVotes::default(),

@@ -16,6 +16,7 @@ mod messages;
 mod peer_reads;
 mod piecewise;
 mod rank_info;
+pub(crate) mod recovery_frames;
 pub(crate) mod registry;
 pub(crate) mod settings;
 mod undo_copy;

@@ -86,7 +86,7 @@ impl Engine {
             if let Error::Stalled { peer, .. } = error {
                 // This rank has already waited for the stalled one.
                 let evidence = Evidence::Suspected;
-                driver.step(peers, None, Input::Evidence(peer.rank as u32, evidence, None));
+                driver.step(peers, None, Input::Evidence(&[(peer.rank as u32, evidence, None)]));
             }
             driver.step(peers, None, Input::Revoke);
             if matches!(error, Error::Aborted { at, by } if by.rank == at.rank) {

@@ -13,8 +13,8 @@ use crate::api::{Communicator, Origin};
 use crate::bootstrap::{Joiner, MAX_JOINER_LIST_LEN, decode_joiners, join_running_job};
 use crate::config::{Config, MAX_TIMEOUT, deadline_after};
 use crate::engine::membership_driver::MembershipDriver;
+use crate::engine::recovery_frames;
 use crate::error::{Error, Result};
-use crate::health::control_message::RECOVERY_BYTES;
 use crate::sync::{Instant, WaitNotice, rank_list};
 use crate::trace::Recorder;
 
@@ -158,8 +158,7 @@ impl Communicator {
     fn send_to_each(&mut self, call: &'static str, to: Range<usize>, kind: u32) -> Result<()> {
         let (engine, _) = self.engine_on_this_thread(call)?;
         for rank in to {
-            let message = (kind, Box::new([0; RECOVERY_BYTES]));
-            engine.peers.control_channels().send_recovery(rank, message);
+            recovery_frames::send(engine.peers.control_channels(), rank, kind, &[]);
         }
         Ok(())
     }
@@ -221,11 +220,11 @@ impl Communicator {
                 if sent.len() >= enough {
                     return Ok(());
                 }
-                let may_send = |&&rank: &&usize| !driver.has_lost(Ranks::from_iter([rank as u32]));
+                let may_send = |&&rank: &&usize| !driver.has_lost(&Ranks::only(rank as u32));
                 let possible = sent.len() + silent.iter().filter(may_send).count();
                 if possible < enough || Instant::now() > until {
                     let ranks = silent.iter().map(|&rank| rank as u32).collect();
-                    let missing = driver.at_fault(ranks, silent);
+                    let missing = driver.at_fault(&ranks, silent);
                     return Err(Error::NotAll { call, missing, after: began.elapsed() });
                 }
                 driver.check_abort()?;

@@ -3,6 +3,8 @@
 //! communicator without the dead (`shrink`) or with joiners (`grow`).
 
 #[cfg(feature = "host")]
+pub(crate) mod announcements;
+#[cfg(feature = "host")]
 mod grow;
 pub mod membership;
 #[cfg(feature = "host")]

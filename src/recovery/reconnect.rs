@@ -1,31 +1,23 @@
-//! The communicator of a new membership. Its members tell each other over the control channels,
-//! which a failure leaves open, how far they have come. Then they go on over the connections that
-//! they have, as a subgroup does. With joiners, or where subgroups have connections of their own,
-//! each member also tells where it listens, and all connect as at start-up.
+//! The communicator of a new membership. Its members announce themselves over the control channels,
+//! which a failure leaves open (`announcements`). Then they go on over the connections that they
+//! have, as a subgroup does. With joiners, or where subgroups have connections of their own, each
+//! member also announces where it listens, and all connect as at start-up.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use super::announcements::{self, MemberAnnouncement};
 use super::membership::Ranks;
 use super::origin::Recovery;
 use crate::api::{Communicator, Origin};
 use crate::bootstrap::shared_group::memory::RESERVED_NONE;
 use crate::bootstrap::split::{no_listener_error, subgroup_number};
 use crate::bootstrap::{Bootstrap, Joiner, Listeners};
-use crate::codec::{Decoder, Encoder, Malformed, printable};
-use crate::engine::membership_driver::MembershipDriver;
 use crate::error::{Error, Result, argument_error};
-use crate::health::Peers;
-use crate::health::control_message::RECOVERY_BYTES;
 use crate::sync::Instant;
 
-/// The kind of the recovery messages by which members announce themselves.
-const MEMBER: u32 = 2;
-/// Bytes before the address in an announcement.
-const HEADER_BYTES: usize = 34;
 /// How long after its limit a rank still connects, so that the connecting ends by itself and names
 /// the peer.
 const CONNECT_GRACE: Duration = Duration::from_millis(500);
@@ -33,94 +25,9 @@ const CONNECT_GRACE: Duration = Duration::from_millis(500);
 /// group of `split` has the same job number.
 const SURVIVORS: u64 = 1 << 32;
 
-/// The announcement of a member of the membership `epoch`.
-#[derive(Clone, Debug)]
-pub(crate) struct MemberAnnouncement {
-    from: usize,
-    epoch: u32,
-    /// The digest of the joiners that the member would admit; 0 for none.
-    joiners: u64,
-    /// The sequence number of the last call that succeeded at the member.
-    calls: u64,
-    /// How long the member will try to connect, in milliseconds.
-    limit_ms: u32,
-    /// Where the member has reserved memory for those of its host; 0 if it need not.
-    memory: u64,
-    /// The address of the listener; empty if the member does not listen.
-    address: String,
-}
-
-impl MemberAnnouncement {
-    fn write(&self) -> Box<[u8; RECOVERY_BYTES]> {
-        let mut bytes = Box::new([0; RECOVERY_BYTES]);
-        let address = self.address.as_bytes();
-        let address = &address[..address.len().min(RECOVERY_BYTES - HEADER_BYTES)];
-        let to = Encoder(&mut bytes[..]).u32(self.epoch).u64(self.joiners).u64(self.calls);
-        to.u32(self.limit_ms).u64(self.memory).u16(address.len() as u16).raw(address);
-        bytes
-    }
-
-    pub(crate) fn read(from: usize, bytes: &[u8; RECOVERY_BYTES]) -> Result<Self, Malformed> {
-        let mut fields = Decoder(bytes);
-        let (epoch, joiners, calls) = (fields.u32()?, fields.u64()?, fields.u64()?);
-        let (limit_ms, memory) = (fields.u32()?, fields.u64()?);
-        let length = usize::from(fields.u16()?);
-        let address = printable(&String::from_utf8_lossy(fields.raw(length)?));
-        Ok(Self { from, epoch, joiners, calls, limit_ms, memory, address })
-    }
-}
-
 /// A number that is equal at members that would admit the same joiners; 0 for no joiner.
 fn digest(joiners: &[Joiner]) -> u64 {
     joiners.iter().fold(0, |digest, joiner| subgroup_number(digest, joiner.ticket(), 1))
-}
-
-/// Announces this member to the other members, and returns their announcements. Of all members'
-/// limits the earliest becomes this one's, so that no member waits for one that has given up.
-fn exchange_announcements(
-    driver: &mut MembershipDriver,
-    peers: &mut Peers,
-    call: &'static str,
-    mine: &MemberAnnouncement,
-    members: Ranks,
-    until: &mut Instant,
-) -> Result<Vec<MemberAnnouncement>> {
-    let (began, others) = (Instant::now(), members.without(mine.from as u32));
-    for rank in others.iter() {
-        peers.control_channels().send_recovery(rank as usize, (MEMBER, mine.write()));
-    }
-    let (mut announced, mut seen) = (BTreeMap::new(), 0);
-    loop {
-        // A message is read once: where many ranks connect, there are as many messages.
-        for message in driver.other_messages[seen..].iter().filter(|it| it.kind == MEMBER) {
-            let member = MemberAnnouncement::read(message.from, &message.bytes).ok();
-            if let Some(member) = member
-                && member.epoch == mine.epoch
-                && others.contains(message.from as u32)
-            {
-                let limit = Duration::from_millis(member.limit_ms.into());
-                *until = (message.arrived + limit).min(*until);
-                announced.entry(message.from).or_insert(member);
-            }
-        }
-        seen = driver.other_messages.len();
-        let has_all = announced.len() == others.len() as usize;
-        if has_all {
-            // A member may have ended since, or its connection, over which the others go on.
-            driver.look_for_deaths(peers);
-        }
-        if driver.has_lost(others) || !has_all && Instant::now() > *until {
-            let missing = others.iter().map(|rank| rank as usize);
-            let missing = missing.filter(|rank| !announced.contains_key(rank)).collect();
-            let missing = driver.at_fault(others, missing);
-            return Err(Error::NotAll { call, missing, after: began.elapsed() });
-        }
-        if has_all {
-            return Ok(announced.into_values().collect());
-        }
-        driver.check_abort()?;
-        driver.poll(peers);
-    }
 }
 
 impl Communicator {
@@ -129,7 +36,7 @@ impl Communicator {
     pub(super) fn join_survivors(
         &mut self,
         call: &'static str,
-        change: (u32, Ranks),
+        change: (u32, &Ranks),
         joiners: &[Joiner],
         mut limit: Instant,
     ) -> (Result<Self>, Instant) {
@@ -140,7 +47,7 @@ impl Communicator {
     fn connect_survivors(
         &mut self,
         call: &'static str,
-        (epoch, members): (u32, Ranks),
+        (epoch, members): (u32, &Ranks),
         joiners: &[Joiner],
         limit: &mut Instant,
     ) -> Result<Self> {
@@ -166,7 +73,7 @@ impl Communicator {
             address: opened.as_ref().map(Listeners::address).unwrap_or_default(),
         };
         let mut all = self.with_driver(call, |driver, peers| {
-            exchange_announcements(driver, peers, call, &mine, members, limit)
+            announcements::exchange(driver, peers, call, &mine, members, limit)
         })?;
         // All members compare the same digests, so either all admit the joiners or none does.
         let is_agreed = all.iter().all(|member| member.joiners == mine.joiners);
@@ -207,14 +114,14 @@ impl Communicator {
     pub(super) fn report_excluded(
         &mut self,
         call: &'static str,
-        members: Ranks,
+        members: &Ranks,
         evict: bool,
     ) -> Result<()> {
         let size = self.size();
         let excluded = self.with_driver(call, |driver, peers| {
             let others = (0..size).filter(|&rank| !members.contains(rank as u32));
             let staying = others.filter(|&rank| peers.control_channels().end_of(rank).1.is_none());
-            let has_ended = |rank| driver.has_lost(Ranks::from_iter([rank as u32]));
+            let has_ended = |rank| driver.has_lost(&Ranks::only(rank as u32));
             Ok(staying.map(|rank| (rank, evict && !has_ended(rank))).collect::<Vec<_>>())
         })?;
         if let Origin::Processes(bootstrap) = &*self.origin {
@@ -229,7 +136,7 @@ impl Communicator {
         &mut self,
         call: &'static str,
         (bootstrap, joiners): (Bootstrap, &[Joiner]),
-        members: Ranks,
+        members: &Ranks,
         until: Instant,
     ) -> Result<Self> {
         let (abort, is_over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
@@ -277,7 +184,7 @@ impl Communicator {
         if abort.load(Ordering::Acquire) && (opened.is_ok() || !lost.is_empty()) {
             // A communicator that was opened all the same would fail in its first call. Without a
             // lost rank this one has opened it too late; else the error names whom it waited for.
-            let missing = if lost.is_empty() { Ranks::from_iter([me as u32]) } else { lost };
+            let missing = if lost.is_empty() { Ranks::only(me as u32) } else { lost };
             let missing = missing.iter().map(|rank| rank as usize).collect();
             return Err(Error::NotAll { call, missing, after: began.elapsed() });
         }

@@ -153,10 +153,10 @@ impl Communicator {
         self.with_driver(call, |driver, peers| {
             let deadline = Some(driver.time(until));
             driver.step(peers, None, Input::Close { epoch, is_linked, deadline, evict_missing });
-            driver.verdict(call, peers, latest + time, |verdict| match *verdict {
+            driver.verdict(call, peers, latest + time, |verdict| match verdict {
                 Verdict::Closed { .. } => Some(Closing::Closed),
-                Verdict::Undone { missing, .. } => Some(Closing::Undone(missing)),
-                Verdict::TimedOut { missing } => Some(Closing::GivenUp(missing)),
+                Verdict::Undone { missing, .. } => Some(Closing::Undone(missing.clone())),
+                Verdict::TimedOut { missing } => Some(Closing::GivenUp(missing.clone())),
                 _ => None,
             })
         })
@@ -230,7 +230,7 @@ impl Communicator {
             let decided = self.decide_change(call, (until, last), evict, given_up.take())?;
             let (epoch, members) = match decided {
                 Decided::Change(epoch, members) => (epoch, members),
-                Decided::Closed(comm, all) => return self.go_on(call, (*comm, all), evict),
+                Decided::Closed(comm, all) => return self.go_on(call, (*comm, &all), evict),
             };
             self.revoke()?;
             // A joiner that does not come, or a member that can be evicted, leaves half of the time
@@ -239,9 +239,9 @@ impl Communicator {
             let time = if joiners.is_empty() { left } else { left / 2 };
             let most = connect_limit(members.len() as usize + joiners.len());
             let limit = Instant::now() + time.min(if evict { most / 2 } else { most });
-            let (joined, limit) = self.join_survivors(call, (epoch, members), &joiners, limit);
+            let (joined, limit) = self.join_survivors(call, (epoch, &members), &joiners, limit);
             if members.len() == 1 && (joined.is_ok() || joiners.is_empty()) {
-                return self.go_on(call, (joined?, members), evict);
+                return self.go_on(call, (joined?, &members), evict);
             }
             // Either all members go on with the new communicator, or none does. One that died
             // meanwhile may have left a joiner without a link.
@@ -249,19 +249,19 @@ impl Communicator {
             let (mut voted, is_linked) = (Instant::now(), joined.is_ok());
             let is_late = voted + retry_wait >= last;
             let (missing, is_over) = match (closing, joined) {
-                (Closing::Closed, joined) => return self.go_on(call, (joined?, members), evict),
+                (Closing::Closed, joined) => return self.go_on(call, (joined?, &members), evict),
                 (Closing::GivenUp(missing), joined) => {
                     // Others may still connect. News that all go on needs no time for that.
                     let is_over = if is_linked { voted >= last } else { is_late };
                     voted = voted.max(limit);
-                    given_up = joined.ok().map(|comm| (epoch, comm, members));
+                    given_up = joined.ok().map(|comm| (epoch, comm, members.clone()));
                     (missing, is_over)
                 }
                 (Closing::Undone(_), Err(error)) if is_late => return Err(error),
                 (Closing::Undone(missing), _) => (missing, is_late),
             };
             if is_over {
-                return Err(self.not_all(call, (members, missing), began));
+                return Err(self.not_all(call, (&members, missing), began));
             }
             // The next attempt is without the joiners: one of them may be the reason. They return
             // to the join queue.
@@ -276,7 +276,7 @@ impl Communicator {
     fn not_all(
         &self,
         call: &'static str,
-        (members, missing): (Ranks, Ranks),
+        (members, missing): (&Ranks, Ranks),
         began: Instant,
     ) -> Error {
         let others = members.without(self.rank() as u32);
@@ -300,9 +300,9 @@ impl Communicator {
             // Messages that have come may say that the others have given up the last change.
             driver.poll(peers);
             driver.step(peers, None, change);
-            driver.verdict(call, peers, last + CLOSING_LIMIT, |verdict| match *verdict {
-                Verdict::Membership { epoch, members, .. } => Some(Ok((epoch, members))),
-                Verdict::Closed { epoch } => Some(Err(epoch)),
+            driver.verdict(call, peers, last + CLOSING_LIMIT, |verdict| match verdict {
+                Verdict::Membership { epoch, members, .. } => Some(Ok((*epoch, members.clone()))),
+                Verdict::Closed { epoch } => Some(Err(*epoch)),
                 _ => None,
             })
         })?;
@@ -319,7 +319,7 @@ impl Communicator {
     fn go_on(
         &mut self,
         call: &'static str,
-        (comm, members): (Self, Ranks),
+        (comm, members): (Self, &Ranks),
         evict: bool,
     ) -> Result<Self> {
         self.report_excluded(call, members, evict)?;

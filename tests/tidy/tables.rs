@@ -92,7 +92,7 @@ const fn module(
 pub(crate) const MODULES: &[Module] = &[
     pure("codec", &[]),
     pure("element", &["bytemuck", "half", "num_complex", "thiserror"]),
-    pure("recovery/membership", &[]),
+    pure("recovery/membership", &["smallvec"]),
     pure("partition", &[]),
     pure("schedule", &[]),
     pure("sim", &["thiserror"]),

@@ -6,11 +6,12 @@
 use core::cmp::Ordering;
 
 use super::choose::{choose, has_suspicion, is_decidable};
-use super::member::{Member, Verdict};
+use super::member::Member;
 use super::message::{AgreementKind, Ballot, Body, LastVotes, Report, Value, Vote};
 use super::quorum::is_quorum;
 use super::ranks::Ranks;
 use super::slot::{Agreement, Lead, SETTLE};
+use super::verdict::Verdict;
 
 /// How often a waiting member asks the others before it suspects the leader.
 const MAX_ASKS: u32 = 2;
@@ -21,6 +22,7 @@ const MAX_BACKOFF_DOUBLINGS: u32 = 5;
 impl Member {
     /// Advances all agreements as far as the live ranks allow.
     pub(super) fn advance_all(&mut self) {
+        self.spread();
         let slots: Vec<u32> = self.slots.keys().copied().collect();
         for slot in slots {
             self.advance(slot);
@@ -36,6 +38,7 @@ impl Member {
         if self.slots.get(&at).filter(undecided).is_none() {
             return;
         }
+        self.tell_call(at);
         let may = self.may_decide();
         let (me, answer_due) = (self.me, self.answer_due(at));
         let Some(slot) = self.slots.get_mut(&at) else { return };
@@ -46,14 +49,18 @@ impl Member {
             return;
         }
         let leads = live.lowest() == Some(me);
-        if !slot.has_calls_of(live) || !leads && !slot.missing(live).is_empty() {
-            return;
-        }
         if !leads {
+            if core::mem::replace(&mut slot.watched, live.lowest()) != live.lowest() {
+                // The new leader has been asked nothing.
+                (slot.alarm, slot.tries) = (slot.alarm.filter(|_| slot.backoff), 0);
+            }
             slot.alarm.get_or_insert(answer_due);
             return;
         }
-        let is_led = slot.lead.as_ref().is_some_and(|lead| (lead.asked - live).is_empty());
+        if !slot.has_calls_of(&live) {
+            return;
+        }
+        let is_led = slot.lead.as_ref().is_some_and(|lead| lead.asked.is_within(&live));
         if !is_led && !slot.backoff {
             self.start(at);
         }
@@ -75,15 +82,16 @@ impl Member {
             let reports = vec![(me, report)];
             let answered = Ranks::NONE;
             let (waited, value) = (false, None);
+            let asked = asked.clone();
             slot.lead = Some(Lead { ballot, asked, answered, reports, waited, value });
         }
-        self.broadcast(asked, at, Body::Prepare(ballot));
+        self.broadcast(&asked, at, &Body::Prepare(ballot));
         self.propose(at);
     }
 
     /// Starts the second phase, if all promises are here.
     fn propose(&mut self, at: u32) {
-        let (me, members, live) = (self.me, self.members, self.live());
+        let (me, live) = (self.me, self.live());
         let answer_due = self.answer_due(at);
         let Some(slot) = self.slots.get_mut(&at) else { return };
         let (Some(lead), Some(call)) = (&mut slot.lead, slot.call) else { return };
@@ -94,7 +102,7 @@ impl Member {
             slot.lead = None;
             slot.alarm = None;
             // By now all may have made the same call. If not, the next one starts a ballot again.
-            if slot.missing(live).is_empty() {
+            if slot.missing(&live).is_empty() {
                 self.start(at);
             }
             return;
@@ -105,42 +113,46 @@ impl Member {
             return;
         }
         let value = choose(me, call.kind, &lead.reports);
-        let accepted = lead.reports.iter().filter_map(|(_, report)| report.accepted).map(|it| it.0);
+        let accepted =
+            lead.reports.iter().filter_map(|(_, report)| Some(report.accepted.as_ref()?.0));
         let highest = accepted.max().unwrap_or_default();
-        let (ballot, asked) = (lead.ballot, lead.asked);
-        let participants = asked | Ranks::from_iter([me]);
-        lead.value = Some(value);
+        let (ballot, asked) = (lead.ballot, lead.asked.clone());
+        let participants = &asked | &Ranks::only(me);
+        lead.value = Some(value.clone());
         lead.answered = Ranks::NONE;
         slot.alarm = Some(answer_due);
-        if !is_quorum(members, participants, self.harmless_dead(at, participants, highest)) {
+        let harmless = self.harmless_dead(at, &participants, highest);
+        if !is_quorum(&self.members, &participants, &harmless) {
             if self.promised_by_dead(at) > ballot {
                 return self.start(at);
             }
             let live = participants;
             return self.end(Some(Verdict::QuorumLost { live }));
         }
-        self.accept(at, ballot, value, participants);
-        self.broadcast(asked, at, Body::Propose(ballot, value, participants));
+        self.accept(at, ballot, &value, &participants);
+        self.broadcast(&asked, at, &Body::Propose(ballot, value, participants));
         self.conclude(at);
     }
 
     /// Decides, if all asked ranks have accepted.
     fn conclude(&mut self, at: u32) {
         let Some(lead) = self.slots.get(&at).and_then(|slot| slot.lead.as_ref()) else { return };
-        let Some(value) = lead.value.filter(|_| lead.answered == lead.asked) else { return };
-        self.decided(at, value);
+        let decided = lead.value.as_ref().filter(|_| lead.answered == lead.asked);
+        if let Some(value) = decided.cloned() {
+            self.decided(at, value);
+        }
     }
 
     /// The report of this rank to the leader of a ballot, which goes with its promise.
     pub(super) fn report(&self, at: u32) -> Option<Report> {
         let slot = self.slots.get(&at)?;
         Some(Report {
-            suspected: self.suspected & self.members,
+            suspected: &self.suspected & &self.members,
             done: self.progress.done,
             full: self.progress.full.max(self.progress.done),
             call: slot.call?,
             cause: self.revoked(),
-            accepted: slot.accepted,
+            accepted: slot.accepted.clone(),
         })
     }
 
@@ -169,7 +181,7 @@ impl Member {
             return;
         }
         if lead.answered.insert(from) {
-            lead.reports.push((from, *report));
+            lead.reports.push((from, report.clone()));
         }
         self.propose(at);
     }
@@ -178,11 +190,11 @@ impl Member {
     /// that has only promised in a later one knows the decision of this one, to which its promise
     /// here adds nothing.
     fn vote_of_dead(&self, at: u32, last: &LastVotes) -> Option<Vote> {
-        let (vote, here) = (if at == SETTLE { last.settle } else { last.call }, (self.epoch, at));
+        let (vote, here) = (if at == SETTLE { &last.settle } else { &last.call }, (self.epoch, at));
         let promised = if vote.promised_in == here { vote.promised } else { Ballot::default() };
         match vote.accepted_in.cmp(&here) {
             Ordering::Less => Some(Vote { promised, ..Vote::default() }),
-            Ordering::Equal => Some(Vote { promised, ..vote }),
+            Ordering::Equal => Some(Vote { promised, ..vote.clone() }),
             Ordering::Greater => None,
         }
     }
@@ -197,28 +209,30 @@ impl Member {
     /// their last votes, they have promised none above this one, so that no leader of a higher one
     /// counts on them, and no value that they accepted was decided without the `participants`.
     /// `known` is the highest ballot that the participants have accepted.
-    fn harmless_dead(&self, at: u32, participants: Ranks, known: Ballot) -> Ranks {
+    fn harmless_dead(&self, at: u32, participants: &Ranks, known: Ballot) -> Ranks {
         let own = self.slots.get(&at).and_then(|slot| slot.lead.as_ref()).map(|lead| lead.ballot);
         let is_harmless = |last: &LastVotes| {
             self.vote_of_dead(at, last).is_some_and(|vote| {
-                let knows =
-                    vote.accepted <= known || !(vote.participants & participants).is_empty();
+                let knows = vote.accepted <= known || !vote.participants.is_disjoint(participants);
                 own.is_some_and(|own| vote.promised <= own) && knows
             })
         };
         let votes = self.dead_votes.iter().filter(|(_, last)| is_harmless(last));
-        votes.map(|(&rank, _)| rank).collect::<Ranks>() & self.gone
+        let mut harmless = self.never_voted.clone();
+        harmless.extend(votes.map(|(&rank, _)| rank));
+        &harmless & &self.gone
     }
 
-    fn accept(&mut self, at: u32, ballot: Ballot, value: Value, participants: Ranks) {
+    fn accept(&mut self, at: u32, ballot: Ballot, value: &Value, participants: &Ranks) {
         if let Some(slot) = self.slots.get_mut(&at) {
-            slot.accepted = Some((ballot, value));
+            slot.accepted = Some((ballot, value.clone()));
         }
         let accepted_in = (self.epoch, at);
         let vote = self.own_vote(at);
         let again = vote.accepted_in == accepted_in && vote.accepted.round > 0;
-        let participants = if again { participants & vote.participants } else { participants };
-        *vote = Vote { accepted_in, accepted: ballot, participants, ..*vote };
+        let participants =
+            if again { participants & &vote.participants } else { participants.clone() };
+        *vote = Vote { accepted_in, accepted: ballot, participants, ..vote.clone() };
     }
 
     fn own_vote(&mut self, at: u32) -> &mut Vote {
@@ -240,14 +254,14 @@ impl Member {
         at: u32,
         ballot: Ballot,
         value: &Value,
-        participants: Ranks,
+        participants: &Ranks,
     ) {
         let Some(slot) = self.slots.get_mut(&at).filter(|_| ballot.leader == from) else { return };
         if ballot < slot.promised {
             let promised = slot.promised;
             return self.send(from, at, Body::Refuse(ballot, promised));
         }
-        self.accept(at, ballot, *value, participants);
+        self.accept(at, ballot, value, participants);
         self.promise(at, ballot);
         self.send(from, at, Body::Accept(ballot));
     }
@@ -309,26 +323,39 @@ impl Member {
         let Some(slot) = self.slots.get_mut(&at) else { return };
         slot.alarm = None;
         if let Some(lead) = &mut slot.lead {
-            let silent = lead.asked - lead.answered;
+            let silent = &lead.asked - &lead.answered;
             lead.waited |= silent.is_empty();
             slot.alarm = Some(answer_due);
-            self.suspect(silent);
+            if !silent.is_empty() {
+                self.suspect(&silent);
+                self.advance_all();
+            }
             return self.propose(at);
         }
         if slot.backoff || live.lowest() == Some(self.me) {
             slot.backoff = false;
             return self.advance(at);
         }
-        if !slot.missing(live).is_empty() {
-            return;
-        }
+        let leader: Ranks = live.lowest().into_iter().collect();
+        slot.alarm = Some(answer_due);
         slot.tries += 1;
         if slot.tries > MAX_ASKS {
-            return self.suspect(live.lowest().into_iter().collect());
+            slot.tries = 0;
+            // A leader whose program has not called, or that waits for another, need not answer.
+            if slot.missing(&live).is_empty() {
+                self.suspect(&leader);
+                self.advance_all();
+            }
+            return;
         }
-        slot.alarm = Some(answer_due);
+        let asks_all = slot.tries == MAX_ASKS;
+        slot.has_asked |= asks_all;
+        let to = match asks_all {
+            true if at == SETTLE => self.members.clone(),
+            true => &slot.without_calls(&self.members) | &leader,
+            false => leader,
+        };
         let kind = slot.call.map(|call| call.kind).filter(|_| at != SETTLE);
-        let body = kind.map_or(Body::Ask, Body::Enter);
-        self.broadcast(self.members, at, body);
+        self.broadcast(&to, at, &kind.map_or(Body::Ask, |kind| self.entry(kind, true)));
     }
 }

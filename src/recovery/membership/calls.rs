@@ -1,10 +1,17 @@
 //! Calls of the program: operations, agreements, and changes of the membership.
 //! Law: after a revocation no operation returns `Ok`, except by agreement in uniform mode.
 
-use super::member::{Member, Pending, State, Time, Verdict};
-use super::message::{AgreementKind, Body, Call, Value};
+use super::member::{Member, Pending, State, Time};
+use super::message::{AgreementKind, Body, Call, Entry, Value};
 use super::ranks::Ranks;
-use super::slot::SETTLE;
+use super::slot::{Agreement, SETTLE};
+use super::verdict::Verdict;
+
+/// A rank asks all members for their calls this part of the answer timeout before its deadline.
+const ANSWERS: Time = 8;
+/// A rank that waits for so many answer timeouts asks all members for their calls, to name those
+/// that keep it waiting.
+const LONG_WAIT: Time = 2;
 
 impl Member {
     pub(super) fn begin(&mut self, sequence: u64) {
@@ -82,7 +89,8 @@ impl Member {
     /// True if the members of this epoch can't all connect, as far as is known: one is lost, or has
     /// called for another change.
     fn is_given_up(&self) -> bool {
-        let changing = self.slots.get(&(self.calls + 1)).map_or(Ranks::NONE, |slot| slot.changing);
+        let changing =
+            self.slots.get(&(self.calls + 1)).map_or(Ranks::NONE, |slot| slot.changing.clone());
         self.live() != self.members || !changing.without(self.me).is_empty()
     }
 
@@ -102,13 +110,16 @@ impl Member {
             return self.tell(Verdict::Closed { epoch: self.epoch });
         }
         let (me, at) = (self.me, self.calls + 1);
-        self.pending = Some(Pending { slot: at, call, deadline, evict_missing });
+        let ask_at = self.time_to_ask(deadline, evict_missing);
+        self.pending =
+            Some(Pending { slot: at, call, deadline, evict_missing, ask_at: Some(ask_at) });
         let slot = self.slots.entry(at).or_default();
-        if let Some(value) = slot.decided {
+        if let Some(value) = slot.decided.clone() {
             return self.agreed(at, &value);
         }
         // A repeated call brings what the first one brought. After the deadline of an agreement the
         // program may change the members instead, or the other way round.
+        let is_again = slot.call.is_some();
         if slot.call.is_none_or(|before| before.kind != call.kind) {
             slot.call = Some(call);
             slot.lead = None;
@@ -116,7 +127,86 @@ impl Member {
                 (slot.alarm, slot.tries) = (None, 0);
             }
             slot.enter(me, call.kind);
-            self.broadcast(self.members, at, Body::Enter(call.kind));
+            (slot.told, slot.has_asked) = (Ranks::NONE, false);
+            // All have to know of members that give up the call that they all have made.
+            if is_again || call.kind == AgreementKind::Change && self.epoch > 0 {
+                self.ask(at, call.kind);
+            }
+        }
+        if ask_at <= self.now {
+            self.ask_all();
+        }
+        self.advance(at);
+        self.give_up_closing();
+    }
+
+    /// When this rank asks all members for their calls: the leader alone is told all of them. A
+    /// rank that evicts others asks at once, since it must know who has called.
+    fn time_to_ask(&self, deadline: Option<Time>, evict_missing: bool) -> Time {
+        let timeout = self.settings.answer_timeout;
+        let before = deadline.map_or(Time::MAX, |until| until.saturating_sub(timeout / ANSWERS));
+        if evict_missing { self.now } else { before.min(self.after(LONG_WAIT * timeout)) }
+    }
+
+    /// Tells the leader of the call of this rank, and whoever has asked. The leader asks all.
+    pub(super) fn tell_call(&mut self, at: u32) {
+        let (me, leader) = (self.me, self.live().lowest());
+        let Some(slot) = self.slots.get_mut(&at).filter(|slot| slot.decided.is_none()) else {
+            return;
+        };
+        let Some(call) = slot.call.filter(|call| call.kind != AgreementKind::Settle) else {
+            return;
+        };
+        if leader == Some(me) && !slot.has_asked {
+            return self.ask(at, call.kind);
+        }
+        let wanted = &slot.asked_by | &leader.into_iter().collect();
+        let to = &wanted - &slot.told;
+        slot.told = &slot.told | &to;
+        self.broadcast(&to, at, &self.entry(call.kind, false));
+    }
+
+    /// The news of a call of this rank.
+    pub(super) fn entry(&self, kind: AgreementKind, asks: bool) -> Body {
+        Body::Enter(Entry { kind, asks, leads: self.live().lowest() == Some(self.me) })
+    }
+
+    /// Tells all members of the call of this rank, and asks for theirs.
+    fn ask(&mut self, at: u32, kind: AgreementKind) {
+        if let Some(slot) = self.slots.get_mut(&at) {
+            (slot.told, slot.has_asked) = (self.members.clone(), true);
+        }
+        self.broadcast(&self.members.clone(), at, &self.entry(kind, true));
+    }
+
+    /// Asks all members for their calls, unless this rank has asked or knows that all have called.
+    pub(super) fn ask_all(&mut self) {
+        let Some(pending) = &mut self.pending else { return };
+        pending.ask_at = None;
+        let (at, kind, live) = (pending.slot, pending.call.kind, self.live());
+        let is_open = |slot: &&Agreement| !slot.has_asked && slot.decided.is_none();
+        if self.slots.get(&at).filter(is_open).is_some_and(|slot| !slot.has_calls_of(&live)) {
+            self.ask(at, kind);
+        }
+    }
+
+    /// Handles the news that the program of another rank has called.
+    pub(super) fn entered(&mut self, from: u32, at: u32, entry: Entry) {
+        let Entry { kind, asks, leads } = entry;
+        let leader = self.live().lowest();
+        let (is_leader, is_led_here) = (leads && leader == Some(from), leader == Some(self.me));
+        let slot = self.slots.entry(at).or_default();
+        slot.enter(from, kind);
+        if is_leader {
+            slot.tries = 0;
+        }
+        if asks {
+            slot.asked_by.insert(from);
+            // The answer of a leader is a sign of life, too.
+            if is_led_here {
+                slot.told.remove(from);
+            }
+            self.tell_call(at);
         }
         self.advance(at);
         self.give_up_closing();
@@ -129,10 +219,10 @@ impl Member {
         let is_closing = |call: &Pending| call.call.kind == AgreementKind::Close;
         let Some(pending) = self.pending.filter(is_closing) else { return };
         let slot = self.slots.get(&pending.slot).filter(|slot| slot.decided.is_none());
-        let Some(slot) = slot.filter(|slot| !(slot.changing & live).is_empty()) else { return };
+        let Some(slot) = slot.filter(|slot| !slot.changing.is_disjoint(&live)) else { return };
         // Members that change have given up because of those that are silent.
-        let silent = slot.without_calls(live);
-        let missing = if silent.is_empty() { slot.changing & live } else { silent };
+        let silent = self.among_heard(&slot.without_calls(&live));
+        let missing = if silent.is_empty() { &slot.changing & &live } else { silent };
         self.pending = None;
         self.tell(Verdict::TimedOut { missing });
     }
@@ -143,9 +233,9 @@ impl Member {
     pub(super) fn agreed(&mut self, slot: u32, value: &Value) {
         let Some(pending) = self.pending.take_if(|pending| pending.slot == slot) else { return };
         self.calls += 1;
-        let (epoch, missing) = (self.epoch, self.members - value.members);
+        let (epoch, missing) = (self.epoch, &self.members - &value.members);
         if value.kind != AgreementKind::Close {
-            let (flags, members) = (value.flags, value.members);
+            let (flags, members) = (value.flags, value.members.clone());
             self.tell(Verdict::Agreed { slot, flags, members });
         } else if missing.is_empty() {
             self.is_closed = true;
@@ -158,11 +248,27 @@ impl Member {
         }
     }
 
-    /// The live members whose part in the call of this member has not come.
+    /// The live members that are not known to have made the call of this member.
+    pub(super) fn without_this_call(&self) -> Ranks {
+        let (live, Some(pending)) = (self.live(), &self.pending) else { return Ranks::NONE };
+        self.slots.get(&pending.slot).map_or_else(|| live.clone(), |slot| slot.missing(&live))
+    }
+
+    /// The live members whose part in the call of this member has not come, as far as this one can
+    /// tell: a member that does not lead, and has not asked the others yet, is told of the leader's
+    /// call alone.
     #[must_use]
     pub fn missing(&self) -> Ranks {
-        let (live, Some(pending)) = (self.live(), &self.pending) else { return Ranks::NONE };
-        self.slots.get(&pending.slot).map_or(live, |slot| slot.missing(live))
+        self.among_heard(&self.without_this_call())
+    }
+
+    fn among_heard(&self, missing: &Ranks) -> Ranks {
+        let leader: Ranks = self.live().lowest().into_iter().collect();
+        let slot = self.pending.and_then(|pending| self.slots.get(&pending.slot));
+        match slot.is_some_and(|slot| slot.has_asked) {
+            true => missing.clone(),
+            false => missing & &leader,
+        }
     }
 
     /// The members that keep the call of this member waiting: those that have made no call; else
@@ -175,11 +281,11 @@ impl Member {
         let Some(slot) = pending.and_then(|pending| self.slots.get(&pending.slot)) else {
             return missing;
         };
-        let silent = slot.without_calls(live);
+        let silent = self.among_heard(&slot.without_calls(&live));
         match &slot.lead {
             _ if !silent.is_empty() => silent,
             _ if !missing.is_empty() => missing,
-            Some(lead) => lead.asked - lead.answered,
+            Some(lead) => &lead.asked - &lead.answered,
             None => {
                 let (others, leader) = (live.without(self.me), live.lowest());
                 // A leader goes on without members that do not answer before it is asked why.
@@ -193,12 +299,13 @@ impl Member {
     }
 
     pub(super) fn deadline(&mut self) {
-        let (missing, awaited) = (self.missing(), self.awaited());
+        let (missing, awaited) = (self.without_this_call(), self.awaited());
         let Some(pending) = self.pending.take() else { return };
         if !pending.evict_missing {
             return self.tell(Verdict::TimedOut { missing: awaited });
         }
         self.pending = Some(Pending { deadline: None, ..pending });
-        self.suspect(missing);
+        self.suspect(&missing);
+        self.advance_all();
     }
 }

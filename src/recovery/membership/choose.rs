@@ -2,17 +2,19 @@
 //! Law: equal reports make equal values; if any report has an accepted value, the one of the
 //! highest ballot is proposed again.
 
+use std::collections::BTreeMap;
+
 use super::message::{AgreementKind, Recovery, Report, Value};
 use super::ranks::Ranks;
 
 /// The value that `leader` proposes, from the reports of all participants, itself included.
 pub(super) fn choose(leader: u32, kind: AgreementKind, reports: &[(u32, Report)]) -> Value {
-    let accepted = reports.iter().filter_map(|(_, report)| report.accepted);
+    let accepted = reports.iter().filter_map(|(_, report)| report.accepted.as_ref());
     if let Some((_, value)) = accepted.max_by_key(|(ballot, _)| *ballot) {
-        return value;
+        return value.clone();
     }
     let all = || reports.iter().map(|(_, report)| report);
-    let answered: Ranks = reports.iter().map(|&(rank, _)| rank).collect();
+    let answered: Ranks = reports.iter().map(|(rank, _)| *rank).collect();
     let done = || all().map(|report| report.done);
     let recovery = match kind {
         // A rank that returned `Ok` knew that all had the result, so this minimum includes it.
@@ -26,7 +28,7 @@ pub(super) fn choose(leader: u32, kind: AgreementKind, reports: &[(u32, Report)]
     };
     let mut value = Value {
         kind,
-        members: answered,
+        members: answered.clone(),
         flags: all().fold(u64::MAX, |flags, report| flags & report.call.flags),
         recovery,
         cause: all().filter_map(|report| report.cause).reduce(|one, other| one.better(other)),
@@ -50,28 +52,32 @@ pub(super) fn is_decidable(reports: &[(u32, Report)]) -> bool {
 
 /// True if a participant suspects another.
 pub(super) fn has_suspicion(reports: &[(u32, Report)]) -> bool {
-    let ranks: Ranks = reports.iter().map(|&(rank, _)| rank).collect();
-    reports.iter().any(|(_, report)| !(report.suspected & ranks).is_empty())
+    let ranks: Ranks = reports.iter().map(|(rank, _)| *rank).collect();
+    reports.iter().any(|(_, report)| !report.suspected.is_disjoint(&ranks))
 }
 
 /// A subset of `ranks` in which no rank suspects another. The rank in most suspicions is removed
 /// first, of two equal ones the higher; the leader stays.
 fn without_suspicions(leader: u32, ranks: Ranks, reports: &[(u32, Report)]) -> Ranks {
+    // The ranks that each rank suspects, or that suspect it.
+    let mut suspicions: BTreeMap<u32, Ranks> = BTreeMap::new();
+    for (rank, report) in reports {
+        for suspected in (&report.suspected & &ranks).without(*rank).iter() {
+            suspicions.entry(*rank).or_default().insert(suspected);
+            suspicions.entry(suspected).or_default().insert(*rank);
+        }
+    }
     let mut rest = ranks;
     loop {
-        let suspicions = |rank: u32| {
-            let others = reports.iter().filter(|&&(other, _)| rest.contains(other));
-            let suspected = |report: &Report| (report.suspected & rest).without(rank);
-            others.fold(Ranks::NONE, |found, (other, report)| match *other {
-                other if other == rank => found | suspected(report),
-                other if report.suspected.contains(rank) => found | Ranks::from_iter([other]),
-                _ => found,
-            })
+        let others = suspicions.iter().filter(|&(&rank, _)| rank != leader);
+        let worst = others.max_by_key(|&(&rank, found)| (found.len(), rank));
+        let Some((&rank, found)) = worst.filter(|(_, found)| !found.is_empty()) else {
+            return rest;
         };
-        let worst = rest.without(leader).iter().max_by_key(|&rank| (suspicions(rank).len(), rank));
-        match worst {
-            Some(rank) if !suspicions(rank).is_empty() => rest = rest.without(rank),
-            _ => return rest,
+        for other in found.clone().iter() {
+            suspicions.entry(other).or_default().remove(rank);
         }
+        suspicions.remove(&rank);
+        rest.remove(rank);
     }
 }

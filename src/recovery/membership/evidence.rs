@@ -1,89 +1,111 @@
 //! Evidence of deaths, and revocations of the epoch.
-//! Law: an epoch is revoked once at each member; each member forwards a revocation, and each
-//! certain death, once.
+//! Law: an epoch is revoked once at each member.
 
-use super::member::{Member, State, Verdict};
-use super::message::{Body, Cause, Evidence, LastVotes};
+use super::member::{Member, State};
+use super::message::{Body, Cause, Ends, Evidence, LastVotes};
 use super::quorum::is_quorum;
 use super::ranks::Ranks;
 use super::slot::SETTLE;
+use super::verdict::Verdict;
 
 impl Member {
-    pub(super) fn evidence(&mut self, rank: u32, evidence: Evidence, vote: Option<LastVotes>) {
-        if rank == self.me || evidence == Evidence::Called {
-            return;
+    pub(super) fn evidence(&mut self, found: &[(u32, Evidence, Option<LastVotes>)]) {
+        for (rank, evidence, votes) in found {
+            if *rank != self.me && self.members.contains(*rank) {
+                self.note_evidence(*rank, *evidence, votes.clone());
+            }
         }
-        if !self.members.contains(rank) {
-            return;
-        }
+        self.advance_all();
+    }
+
+    fn note_evidence(&mut self, rank: u32, evidence: Evidence, votes: Option<LastVotes>) {
         let cause = Cause { rank, evidence, sequence: self.progress.next() };
         match evidence {
-            // The rank has said goodbye before.
-            Evidence::Certain if self.left.contains(rank) => {}
             Evidence::Called => {}
-            Evidence::Certain | Evidence::Left => self.learn_cause(cause, vote, None),
-            Evidence::Suspected => self.suspect(Ranks::from_iter([rank])),
+            Evidence::Certain if self.left.contains(rank) => self.note_end(rank, votes),
+            Evidence::Certain | Evidence::Left => {
+                if evidence == Evidence::Left {
+                    self.left.insert(rank);
+                }
+                self.note_end(rank, votes);
+                self.revoke(cause);
+            }
+            Evidence::Suspected => self.suspect(&Ranks::only(rank)),
             Evidence::Strong => {
                 if !self.gone.contains(rank) && self.suspected.insert(rank) {
+                    self.has_news = true;
                     if self.state == State::Healthy && self.grace.is_none() {
                         self.grace = Some((self.after(self.settings.grace), cause));
                     }
-                    self.advance_all();
                 }
             }
         }
     }
 
-    /// Suspects ranks that have been silent for too long.
-    pub(super) fn suspect(&mut self, ranks: Ranks) {
-        let fresh = (ranks & self.live()).without(self.me);
-        self.suspected = self.suspected | fresh;
+    /// Suspects ranks that have been silent for too long. The caller advances the agreements.
+    pub(super) fn suspect(&mut self, ranks: &Ranks) {
+        let fresh = (ranks & &self.live()).without(self.me);
+        self.suspected = &self.suspected | &fresh;
         if let Some(rank) = fresh.lowest() {
             let sequence = self.progress.next();
-            self.revoke(Cause { rank, evidence: Evidence::Suspected, sequence }, None);
+            self.has_news = true;
+            self.revoke(Cause { rank, evidence: Evidence::Suspected, sequence });
         }
     }
 
     pub(super) fn revoke_by_call(&mut self) {
-        if self.state == State::Healthy {
-            let sequence = self.progress.next();
-            self.revoke(Cause { rank: self.me, evidence: Evidence::Called, sequence }, None);
-        }
-    }
-
-    /// Handles a revocation, `from` another member or by this rank's own evidence.
-    pub(super) fn learn_cause(&mut self, cause: Cause, vote: Option<LastVotes>, from: Option<u32>) {
-        let ends = matches!(cause.evidence, Evidence::Certain | Evidence::Left);
-        let other = cause.rank != self.me && self.members.contains(cause.rank);
-        if ends && other {
-            let fresh = self.gone.insert(cause.rank) | self.note_last_vote(cause.rank, vote);
-            if fresh && self.state != State::Healthy {
-                self.forward(cause, from);
-            }
-        }
-        self.revoke(cause, from);
-    }
-
-    /// Revokes the epoch, unless it is revoked. In both cases agreements look again at the live
-    /// ranks.
-    pub(super) fn revoke(&mut self, cause: Cause, from: Option<u32>) {
-        if self.state == State::Healthy {
-            self.state = State::Revoked(cause);
-            self.grace = None;
-            self.forward(cause, from);
-            self.tell(Verdict::Revoked(cause));
-            self.interrupt();
-        }
+        let sequence = self.progress.next();
+        self.revoke(Cause { rank: self.me, evidence: Evidence::Called, sequence });
         self.advance_all();
     }
 
-    pub(super) fn forward(&mut self, cause: Cause, from: Option<u32>) {
-        let mut others = self.members;
-        if let Some(from) = from {
-            others = others.without(from);
+    /// Handles a revocation by another member, with the ends that it knows of.
+    pub(super) fn learn_ends(&mut self, cause: Cause, ends: &Ends) {
+        let within = |ranks: &Ranks| (ranks & &self.members).without(self.me);
+        let (dead, left, never_voted) =
+            (within(&ends.dead), within(&ends.left), within(&ends.never_voted));
+        self.left = &self.left | &left;
+        self.note_ends(&(&dead | &left), &never_voted);
+        if let Some((rank, votes)) = &ends.votes
+            && (dead.contains(*rank) || left.contains(*rank))
+        {
+            self.note_end(*rank, Some(votes.clone()));
         }
-        let vote = self.dead_votes.get(&cause.rank).copied();
-        self.broadcast(others, SETTLE, Body::Revoke(cause, vote));
+        self.revoke(cause);
+        self.advance_all();
+    }
+
+    /// Notes that a rank will not act again; and its last votes, which may come later.
+    fn note_end(&mut self, rank: u32, votes: Option<LastVotes>) {
+        let votes = votes.filter(|_| !self.with_votes().contains(rank));
+        let never = votes.as_ref().is_some_and(|votes| *votes == LastVotes::default());
+        if let Some(votes) = votes.filter(|_| !never) {
+            self.dead_votes.insert(rank, votes);
+            self.has_news = true;
+        }
+        let rank = Ranks::only(rank);
+        let never_voted = if never { rank.clone() } else { Ranks::NONE };
+        self.note_ends(&rank, &never_voted);
+    }
+
+    /// Notes that ranks will not act again, and which of them never voted.
+    fn note_ends(&mut self, gone: &Ranks, never_voted: &Ranks) {
+        let is_known = gone.is_within(&self.gone) && never_voted.is_within(&self.never_voted);
+        self.has_news |= !is_known;
+        self.gone = &self.gone | gone;
+        self.never_voted = &self.never_voted | never_voted;
+    }
+
+    /// Revokes the epoch, unless it is revoked. The caller advances the agreements, which look
+    /// again at the live ranks.
+    pub(super) fn revoke(&mut self, cause: Cause) {
+        if self.state == State::Healthy {
+            self.state = State::Revoked(cause);
+            self.grace = None;
+            self.has_news = true;
+            self.tell(Verdict::Revoked(cause));
+            self.interrupt();
+        }
     }
 
     /// Handles a goodbye. It fails no call by itself: a call that needs the rank reports so. The
@@ -91,19 +113,14 @@ impl Member {
     /// quorum.
     pub(super) fn goodbye(&mut self, rank: u32, vote: LastVotes) {
         self.left.insert(rank);
-        if self.gone.insert(rank) | self.note_last_vote(rank, Some(vote)) {
-            self.advance_all();
-        }
-    }
-
-    /// Notes the last vote of a dead rank; true if it was not known before.
-    fn note_last_vote(&mut self, rank: u32, vote: Option<LastVotes>) -> bool {
-        vote.is_some_and(|vote| self.dead_votes.insert(rank, vote).is_none())
+        self.note_end(rank, Some(vote));
+        // All members are told so by the rank itself. This one may have other neighbours now.
+        self.has_news = self.state != State::Healthy;
+        self.advance_all();
     }
 
     fn has_quorum(&self) -> bool {
-        let voters: Ranks = self.dead_votes.keys().copied().collect();
-        is_quorum(self.members, self.live(), self.gone & voters)
+        is_quorum(&self.members, &self.live(), &(&self.gone & &self.with_votes()))
     }
 
     /// True if the live ranks are a quorum. If not, starts a wait for better evidence.
@@ -113,6 +130,7 @@ impl Member {
             self.quorum_deadline = None;
         } else if self.quorum_deadline.is_none() {
             self.quorum_deadline = Some(self.after(self.settings.answer_timeout));
+            self.broadcast(&self.live(), SETTLE, &Body::Ask);
         }
         may
     }

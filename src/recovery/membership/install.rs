@@ -2,9 +2,10 @@
 //! Law: an agreement is decided once; epochs go up by one; of the state of an epoch, only the lost
 //! ranks carry over to the next.
 
-use super::member::{Member, Pending, State, Verdict};
-use super::message::{AgreementKind, Body, Cause, Evidence, Value};
+use super::member::{Member, Pending, State};
+use super::message::{AgreementKind, Cause, Evidence, Value};
 use super::ranks::Ranks;
+use super::verdict::Verdict;
 
 /// The most decisions that are kept for members that missed them.
 const MAX_KEPT_DECISIONS: u32 = 8;
@@ -15,19 +16,17 @@ impl Member {
         if slot.decided.is_some() {
             return;
         }
-        slot.decided = Some(value);
+        slot.decided = Some(value.clone());
         slot.lead = None;
         slot.alarm = None;
-        if value.kind != AgreementKind::Change {
-            // Every member broadcasts the decision: the leader may be dead by now, and other
-            // members may leave before anyone asks them.
-            self.broadcast(self.members, at, Body::Decide(value));
-        }
+        self.has_news = true;
+        self.spread();
         match value.kind {
             AgreementKind::Settle => self.settled(value.recovery.low),
             AgreementKind::Agree | AgreementKind::Close => {
                 let oldest = at.saturating_sub(MAX_KEPT_DECISIONS);
                 self.slots.retain(|&slot, _| slot == 0 || slot >= oldest);
+                self.known_facts.values_mut().for_each(|known| known.forget_before(oldest));
                 self.agreed(at, &value);
             }
             AgreementKind::Change if value.members.contains(self.me) => self.install(at, value),
@@ -39,26 +38,26 @@ impl Member {
 
     /// Starts the epoch that agreement `slot` of this epoch has decided.
     pub(super) fn install(&mut self, slot: u32, value: Value) {
-        // Every member broadcasts the decision: the leader may be dead by now, other members may
-        // leave before anyone asks them. Evicted ranks learn of it as well.
-        self.broadcast(self.members, slot, Body::Decide(value));
         let is_change = |pending: &Pending| pending.call.kind == AgreementKind::Change;
         self.is_unclaimed = !self.pending.as_ref().is_some_and(is_change);
-        let again = self.overtake(value.members);
+        let again = self.overtake(&value.members);
         self.epoch = self.epoch.saturating_add(1);
-        self.members = value.members;
-        self.gone = self.gone & value.members;
-        self.left = self.left & value.members;
-        self.suspected = self.suspected & value.members;
+        self.members = value.members.clone();
+        self.gone = &self.gone & &value.members;
+        self.left = &self.left & &value.members;
+        self.suspected = &self.suspected & &value.members;
         self.dead_votes.retain(|&rank, _| value.members.contains(rank));
+        self.never_voted = &self.never_voted & &value.members;
         self.state = State::Healthy;
         self.slots.clear();
         self.is_closed = false;
         self.calls = 0;
         self.grace = None;
         self.quorum_deadline = None;
-        self.origin = Some((slot, value));
         let last = value.recovery.high;
+        self.origin = Some((slot, value));
+        self.known_facts.clear();
+        self.ends_asked_by = Ranks::NONE;
         (self.progress.begun, self.progress.full, self.progress.done) = (last, last, last);
         self.tell_membership();
         self.carry_over_losses();
@@ -70,7 +69,7 @@ impl Member {
 
     /// Tells the program of the decision that began this epoch.
     pub(super) fn tell_membership(&mut self) {
-        if let Some((_, Value { members, recovery, cause, .. })) = self.origin {
+        if let Some((_, Value { members, recovery, cause, .. })) = self.origin.clone() {
             self.tell(Verdict::Membership { epoch: self.epoch, members, recovery, cause });
         }
     }
@@ -78,13 +77,13 @@ impl Member {
     /// Answers the waiting call, which a change to these members overtakes. An agreement ends where
     /// other members wait for this one to connect, and else is returned: all have given up the
     /// change, and agree in its epoch.
-    fn overtake(&mut self, members: Ranks) -> Option<Pending> {
-        let changing = self.missing() & members;
+    fn overtake(&mut self, members: &Ranks) -> Option<Pending> {
+        let changing = &self.without_this_call() & members;
         let pending = self.pending.take()?;
         match pending.call.kind {
             AgreementKind::Settle | AgreementKind::Change => {}
             AgreementKind::Close => {
-                let (epoch, missing) = (self.epoch, self.members - members);
+                let (epoch, missing) = (self.epoch, &self.members - members);
                 self.tell(Verdict::Undone { epoch, missing });
             }
             AgreementKind::Agree if changing.is_empty() => return Some(pending),
@@ -97,14 +96,11 @@ impl Member {
     fn carry_over_losses(&mut self) {
         let sequence = self.progress.next();
         let cause =
-            |lost: Ranks, evidence| lost.lowest().map(|rank| Cause { rank, evidence, sequence });
-        let certain = cause(self.gone - self.left, Evidence::Certain);
-        if let Some(cause) = certain.or_else(|| cause(self.suspected, Evidence::Suspected)) {
-            self.revoke(cause, None);
-        }
-        // Other members may know of the first lost rank only.
-        for rank in (self.gone - self.left).iter().skip(1) {
-            self.forward(Cause { rank, evidence: Evidence::Certain, sequence }, None);
+            |lost: &Ranks, evidence| lost.lowest().map(|rank| Cause { rank, evidence, sequence });
+        let certain = cause(&(&self.gone - &self.left), Evidence::Certain);
+        if let Some(cause) = certain.or_else(|| cause(&self.suspected, Evidence::Suspected)) {
+            self.revoke(cause);
+            self.advance_all();
         }
     }
 }

@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use super::message::{Body, Call, Cause, Evidence, LastVotes, Message, Recovery, Value};
+use super::message::{Body, Call, Cause, Evidence, LastVotes, Message, Value};
 use super::ranks::Ranks;
 use super::slot::{Agreement, SETTLE};
+use super::spread::KnownFacts;
+use super::verdict::Verdict;
 
 /// A time in any unit, from any beginning; all times of one machine are of one clock.
 pub type Time = u64;
@@ -29,10 +31,10 @@ pub enum Input<'a> {
     /// A message arrived, in the order of its sender. Messages to an earlier process of this rank
     /// must not come in here.
     Message(u32, &'a Message),
-    /// There is evidence that a rank is lost; for a certain death with the rank's last vote, from
-    /// [`Member::last_votes`] there. A dead rank of unknown last vote counts as merely suspected
-    /// for the quorum.
-    Evidence(u32, Evidence, Option<LastVotes>),
+    /// There is evidence that these ranks are lost; for a certain death with the rank's last vote,
+    /// from [`Member::last_votes`] there. A dead rank of unknown last vote counts as merely
+    /// suspected for the quorum.
+    Evidence(&'a [(u32, Evidence, Option<LastVotes>)]),
     /// The program revokes the epoch.
     Revoke,
     /// The program agrees on the bitwise AND of the `flags` of all callers.
@@ -75,69 +77,6 @@ pub enum Input<'a> {
     Tick,
 }
 
-/// A report to the program. After `QuorumLost`, `Evicted` and `Leave` the machine does nothing
-/// more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verdict {
-    /// The epoch is revoked, with the first cause that is known here.
-    Revoked(Cause),
-    /// The operation succeeded.
-    Ok(u64),
-    /// The operation failed; in uniform mode, at all members.
-    Failed(u64),
-    /// An agreement has ended.
-    Agreed {
-        /// The number of the agreement in its epoch.
-        slot: u32,
-        /// The bitwise AND of the flags of `members`.
-        flags: u64,
-        /// The ranks whose flags are in it.
-        members: Ranks,
-    },
-    /// A new epoch began. A change that the program calls for finds one for which no call waited.
-    Membership {
-        /// The number of the epoch.
-        epoch: u32,
-        /// The members of the epoch.
-        members: Ranks,
-        /// The last operations before; the next one has the number `high + 1`.
-        recovery: Recovery,
-        /// The best explanation that any member had for the end of the last epoch.
-        cause: Option<Cause>,
-    },
-    /// All members of the epoch have their links: each goes on with it, outside this machine. Later
-    /// calls have this answer too.
-    Closed {
-        /// The number of the epoch.
-        epoch: u32,
-    },
-    /// No member goes on with the epoch, and the members have to be changed again.
-    Undone {
-        /// The number of the epoch.
-        epoch: u32,
-        /// The members that are dead, or do not have their links.
-        missing: Ranks,
-    },
-    /// The deadline passed, a change of the members has overtaken an agreement, or members change
-    /// the members again instead of closing a change; the same call may be made again.
-    TimedOut {
-        /// The ranks that have not called, or else have not answered. Of an agreement that was
-        /// overtaken, the members of the new epoch that wait there; of a closing for which all have
-        /// called, the members that have given it up.
-        missing: Ranks,
-    },
-    /// The live ranks are no quorum: the others may be alive and decide.
-    QuorumLost {
-        /// The ranks that this one believes alive.
-        live: Ranks,
-    },
-    /// The others went on without this rank.
-    Evicted {
-        /// The epoch to which this rank does not belong, or with which it cannot go on.
-        epoch: u32,
-    },
-}
-
 /// The outputs of a step, to be carried out in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outputs {
@@ -166,9 +105,11 @@ pub struct Member {
     pub(super) left: Ranks,
     /// Ranks that this one believes lost.
     pub(super) suspected: Ranks,
-    /// The last vote of this rank, and those of ranks that are gone.
+    /// The last votes of this rank, and those of ranks that are gone and have voted.
     pub(super) own_votes: LastVotes,
     pub(super) dead_votes: BTreeMap<u32, LastVotes>,
+    /// The ranks that are gone and never voted.
+    pub(super) never_voted: Ranks,
     pub(super) progress: Progress,
     pub(super) slots: BTreeMap<u32, Agreement>,
     /// The number of agreements of the program that have ended in this epoch.
@@ -184,6 +125,11 @@ pub struct Member {
     pub(super) origin: Option<(u32, Value)>,
     /// No call of the program has waited for that decision, so it answers the next change.
     pub(super) is_unclaimed: bool,
+    /// The members that asked this one for ends.
+    pub(super) ends_asked_by: Ranks,
+    /// The facts that neighbours know, and whether there is something to tell them.
+    pub(super) known_facts: BTreeMap<u32, KnownFacts>,
+    pub(super) has_news: bool,
     /// Messages of later epochs.
     pub(super) parked: Vec<(u32, Message)>,
     pub(super) out: Outputs,
@@ -219,6 +165,8 @@ pub(super) struct Pending {
     pub(super) call: Call,
     pub(super) deadline: Option<Time>,
     pub(super) evict_missing: bool,
+    /// When this rank asks all members for their calls, in time for the deadline.
+    pub(super) ask_at: Option<Time>,
 }
 
 impl Member {
@@ -237,6 +185,7 @@ impl Member {
             suspected: Ranks::NONE,
             own_votes: LastVotes::default(),
             dead_votes: BTreeMap::new(),
+            never_voted: Ranks::NONE,
             progress: Progress::default(),
             slots: BTreeMap::new(),
             calls: 0,
@@ -246,6 +195,9 @@ impl Member {
             quorum_deadline: None,
             origin: None,
             is_unclaimed: false,
+            ends_asked_by: Ranks::NONE,
+            known_facts: BTreeMap::new(),
+            has_news: false,
             parked: Vec::new(),
             out: Outputs::default(),
             announced_tick: None,
@@ -257,6 +209,7 @@ impl Member {
         self.now = now;
         if self.state != State::Ended {
             self.take(input);
+            self.spread();
         }
         let due = self.due();
         if due != self.announced_tick {
@@ -269,9 +222,7 @@ impl Member {
     fn take(&mut self, input: Input<'_>) {
         match input {
             Input::Message(from, message) => self.receive(from, message),
-            Input::Evidence(rank, evidence, votes) => {
-                self.evidence(rank, evidence, votes);
-            }
+            Input::Evidence(found) => self.evidence(found),
             Input::Revoke => self.revoke_by_call(),
             Input::Agree { flags, deadline } => self.call_agree(flags, deadline),
             Input::Change { deadline, evict_missing } => self.call_change(deadline, evict_missing),
@@ -292,15 +243,15 @@ impl Member {
 
     /// The number of the epoch, and its members.
     #[must_use]
-    pub const fn membership(&self) -> (u32, Ranks) {
-        (self.epoch, self.members)
+    pub const fn membership(&self) -> (u32, &Ranks) {
+        (self.epoch, &self.members)
     }
 
     /// The last vote of this rank, which survivors must know after its death. To be published
     /// before the messages of the step that changed it are sent.
     #[must_use]
-    pub const fn last_votes(&self) -> LastVotes {
-        self.own_votes
+    pub const fn last_votes(&self) -> &LastVotes {
+        &self.own_votes
     }
 
     /// The cause for which the epoch is revoked, if it is.
@@ -315,7 +266,7 @@ impl Member {
     /// The members that said goodbye. A call that still needs them will not end by itself.
     #[must_use]
     pub fn left(&self) -> Ranks {
-        self.left & self.members
+        &self.left & &self.members
     }
 
     /// The time until which to wait for an answer about this slot.
@@ -331,7 +282,7 @@ impl Member {
 
     /// The members that this rank believes alive, itself included.
     pub(super) fn live(&self) -> Ranks {
-        self.members - self.gone - self.suspected
+        &(&self.members - &self.gone) - &self.suspected
     }
 
     pub(super) fn tell(&mut self, verdict: Verdict) {
@@ -343,9 +294,9 @@ impl Member {
     }
 
     /// Sends a message to all of `ranks` that are not gone, except this one.
-    pub(super) fn broadcast(&mut self, ranks: Ranks, slot: u32, body: Body) {
-        for rank in (ranks - self.gone).without(self.me).iter() {
-            self.send(rank, slot, body);
+    pub(super) fn broadcast(&mut self, ranks: &Ranks, slot: u32, body: &Body) {
+        for rank in (ranks - &self.gone).without(self.me).iter() {
+            self.send(rank, slot, body.clone());
         }
     }
 
@@ -354,7 +305,8 @@ impl Member {
         if self.state == State::Ended {
             return;
         }
-        self.broadcast(self.members, 0, Body::Goodbye(self.own_votes));
+        self.spread();
+        self.broadcast(&self.members.clone(), 0, &Body::Goodbye(self.own_votes.clone()));
         self.state = State::Ended;
         // Nothing goes on in the rest of the step.
         self.slots.clear();
@@ -369,20 +321,25 @@ impl Member {
         }
         let alarms = self.slots.values().filter_map(|slot| slot.alarm);
         let grace = self.grace.map(|(until, _)| until);
-        let deadline = self.pending.and_then(|pending| pending.deadline);
-        alarms.chain(grace).chain(deadline).chain(self.quorum_deadline).min()
+        let call = self.pending.into_iter();
+        let of_call = call.flat_map(|pending| [pending.ask_at, pending.deadline]).flatten();
+        alarms.chain(grace).chain(of_call).chain(self.quorum_deadline).min()
     }
 
     fn tick(&mut self) {
         let now = self.now;
         if let Some((_, cause)) = self.grace.take_if(|(until, _)| *until <= now) {
-            self.revoke(cause, None);
+            self.revoke(cause);
+            self.advance_all();
         }
         let late = |slot: &Agreement| slot.alarm.is_some_and(|alarm| alarm <= now);
         let rung: Vec<u32> =
             self.slots.iter().filter(|(_, slot)| late(slot)).map(|(&at, _)| at).collect();
         for slot in rung {
             self.alarm(slot);
+        }
+        if self.pending.is_some_and(|call| call.ask_at.is_some_and(|time| time <= now)) {
+            self.ask_all();
         }
         if self.pending.is_some_and(|call| call.deadline.is_some_and(|until| until <= now)) {
             self.deadline();

@@ -70,7 +70,7 @@ pub struct Call {
 }
 
 /// The decided value of an agreement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Value {
     /// The kind of the agreement.
     pub kind: AgreementKind,
@@ -96,7 +96,7 @@ pub struct Recovery {
 
 /// The last votes of a rank, which survivors must know after its death: other ranks may have
 /// decided by them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LastVotes {
     /// The votes in settlements.
     pub settle: Vote,
@@ -104,9 +104,23 @@ pub struct LastVotes {
     pub call: Vote,
 }
 
+impl LastVotes {
+    /// These votes with at most so many words of their participants. A rank without the others
+    /// knows of fewer ranks that took part, and so counts fewer dead ones as harmless.
+    #[must_use]
+    pub fn within(&self, words: usize) -> Self {
+        let cut = |vote: &Vote| {
+            let all = vote.participants.words();
+            let participants = Ranks::of_words(&all[..all.len().min(words)]);
+            Vote { participants, ..vote.clone() }
+        };
+        Self { settle: cut(&self.settle), call: cut(&self.call) }
+    }
+}
+
 /// The last ballots that a rank has promised and accepted, each in the agreement of this number in
 /// this epoch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Vote {
     /// The epoch and the agreement of `promised`.
     pub promised_in: (u32, u32),
@@ -120,8 +134,32 @@ pub struct Vote {
     pub participants: Ranks,
 }
 
-/// The report of a rank with its promise.
+/// The ends of members that a rank knows of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Ends {
+    /// Those whose processes have certainly ended without a goodbye.
+    pub dead: Ranks,
+    /// Those that said goodbye.
+    pub left: Ranks,
+    /// Those of both kinds whose last votes are known: they never voted.
+    pub never_voted: Ranks,
+    /// One of both kinds that has voted, with its last votes.
+    pub votes: Option<(u32, LastVotes)>,
+}
+
+/// The news that the program of a rank has called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Entry {
+    /// The kind of the agreement.
+    pub kind: AgreementKind,
+    /// The receiver answers with its own call, now or once its program makes it.
+    pub asks: bool,
+    /// The sender believes all lower ranks lost, and so leads.
+    pub leads: bool,
+}
+
+/// The report of a rank with its promise.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Report {
     /// The members that the rank believes lost.
     pub suspected: Ranks,
@@ -138,7 +176,7 @@ pub struct Report {
 }
 
 /// A message from one member to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Message {
     /// The sender's epoch; for a decision, the epoch that made it.
     pub epoch: u32,
@@ -150,7 +188,7 @@ pub struct Message {
 }
 
 /// The content of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Body {
     /// The sender asks what it has missed.
     Ask,
@@ -158,10 +196,10 @@ pub enum Body {
     Goodbye(LastVotes),
     /// The receiver is no member of the sender's epoch, which is that of the message.
     Evicted,
-    /// The epoch is revoked, or one more death is certain; with the last vote of the dead rank.
-    Revoke(Cause, Option<LastVotes>),
+    /// The epoch is revoked; with the ends that the sender knows of.
+    Revoke(Cause, Ends),
     /// The program of the sender has called.
-    Enter(AgreementKind),
+    Enter(Entry),
     /// Paxos phase 1a: the leader asks for a promise and a report.
     Prepare(Ballot),
     /// Paxos phase 1b: the sender promises the ballot, and reports.

@@ -3,13 +3,14 @@
 //! still works in such an epoch is answered with the decision that it missed, or that it is
 //! evicted. A message of a newer epoch waits, unless it proves that this rank is evicted.
 
-use super::member::{Member, State, Verdict};
+use super::member::{Member, State};
 use super::message::{AgreementKind, Body, Message};
-use super::ranks::Ranks;
 use super::slot::SETTLE;
+use super::verdict::Verdict;
 
-/// The most messages of later epochs that wait.
-const MAX_PARKED: usize = 8 * Ranks::CAPACITY as usize;
+/// The most messages of later epochs that wait: of each member, or among few members.
+const PARKED_PER_MEMBER: usize = 8;
+const MAX_PARKED: usize = 2048;
 
 /// The most agreements that a message may be ahead; members are at most one apart.
 const MAX_SLOTS_AHEAD: u32 = 8;
@@ -26,10 +27,10 @@ impl Member {
     /// Handles a message from a sender that missed the start of this epoch, or is no member of it.
     fn receive_older(&mut self, from: u32, message: &Message) {
         let member = self.members.contains(from);
-        match message.body {
+        match &message.body {
             // Neither message needs an answer: a sender that is behind will send another message.
             Body::Evicted | Body::Decide(_) => {}
-            Body::Goodbye(vote) if member => self.goodbye(from, vote),
+            Body::Goodbye(votes) if member => self.goodbye(from, votes.clone()),
             Body::Goodbye(_) => {}
             _ => self.answer_late_sender(message.epoch, member),
         }
@@ -39,8 +40,10 @@ impl Member {
     /// it missed, any other sender with its eviction.
     fn answer_late_sender(&mut self, epoch: u32, member: bool) {
         let late = member && epoch + 1 == self.epoch;
-        let reply = match self.origin.filter(|_| late) {
-            Some((slot, value)) => Message { epoch, slot, body: Body::Decide(value) },
+        let reply = match self.origin.as_ref().filter(|_| late) {
+            Some((slot, value)) => {
+                Message { epoch, slot: *slot, body: Body::Decide(value.clone()) }
+            }
             None => Message { epoch: self.epoch, slot: 0, body: Body::Evicted },
         };
         self.out.replies.push(reply);
@@ -65,8 +68,8 @@ impl Member {
     }
 
     fn park(&mut self, from: u32, message: &Message) {
-        if self.parked.len() < MAX_PARKED {
-            self.parked.push((from, *message));
+        if self.parked.len() < MAX_PARKED.max(PARKED_PER_MEMBER * self.members.len() as usize) {
+            self.parked.push((from, message.clone()));
         }
     }
 
@@ -87,15 +90,21 @@ impl Member {
         }
         match &message.body {
             Body::Evicted => {}
-            Body::Goodbye(vote) => self.goodbye(from, *vote),
-            Body::Revoke(cause, vote) => self.learn_cause(*cause, *vote, Some(from)),
+            Body::Goodbye(votes) => self.goodbye(from, votes.clone()),
+            Body::Revoke(cause, ends) => {
+                self.note_told(from, &message.body, at);
+                self.learn_ends(*cause, ends);
+            }
             body => {
                 if at > self.calls.saturating_add(MAX_SLOTS_AHEAD) {
                     return;
                 }
-                let decided = self.slots.get(&at).and_then(|slot| slot.decided);
+                if matches!(body, Body::Ask) {
+                    self.answer_ask(from);
+                }
+                let decided = self.slots.get(&at).and_then(|slot| slot.decided.as_ref());
                 let answer = !matches!(body, Body::Decide(_) | Body::Accept(_));
-                match decided.filter(|_| answer) {
+                match decided.filter(|_| answer).cloned() {
                     Some(value) => self.send(from, at, Body::Decide(value)),
                     None => self.receive_ballot(from, at, body),
                 }
@@ -105,22 +114,21 @@ impl Member {
 
     fn receive_ballot(&mut self, from: u32, at: u32, body: &Body) {
         match body {
-            Body::Enter(kind) => {
-                self.slots.entry(at).or_default().enter(from, *kind);
-                self.advance(at);
-                self.give_up_closing();
-            }
+            Body::Enter(entry) => self.entered(from, at, *entry),
             Body::Prepare(ballot) => self.prepare(from, at, *ballot),
             Body::Promise(ballot, report) => self.promised(from, at, *ballot, report),
             Body::Refuse(refused, promised) => self.refused(at, *refused, *promised),
             Body::Propose(ballot, value, participants) => {
-                self.proposed(from, at, *ballot, value, *participants);
+                self.proposed(from, at, *ballot, value, participants);
             }
             Body::Accept(ballot) => self.accepted(from, at, *ballot),
             // The last agreements are kept; one before them is no news.
             Body::Decide(_)
                 if at != SETTLE && at <= self.calls && !self.slots.contains_key(&at) => {}
-            Body::Decide(value) => self.decided(at, *value),
+            Body::Decide(value) => {
+                self.note_told(from, body, at);
+                self.decided(at, value.clone());
+            }
             Body::Ask | Body::Goodbye(_) | Body::Evicted | Body::Revoke(..) => {}
         }
     }

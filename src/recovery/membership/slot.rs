@@ -18,10 +18,17 @@ pub(super) struct Agreement {
     pub(super) agreeing: Ranks,
     pub(super) changing: Ranks,
     pub(super) closing: Ranks,
+    /// The ranks that this one has told its call, and those that have asked for it.
+    pub(super) told: Ranks,
+    pub(super) asked_by: Ranks,
+    /// This rank has asked all others for their calls.
+    pub(super) has_asked: bool,
     pub(super) promised: Ballot,
     pub(super) accepted: Option<(Ballot, Value)>,
     pub(super) decided: Option<Value>,
     pub(super) lead: Option<Lead>,
+    /// The leader for whose messages this rank waits.
+    pub(super) watched: Option<u32>,
     /// The timeout of the current wait, and the timeouts since the last message of a leader.
     pub(super) alarm: Option<Time>,
     pub(super) tries: u32,
@@ -53,7 +60,7 @@ impl Agreement {
             return;
         }
         for calls in [&mut self.agreeing, &mut self.changing, &mut self.closing] {
-            *calls = calls.without(rank);
+            calls.remove(rank);
         }
         _ = match kind {
             AgreementKind::Settle => false,
@@ -64,26 +71,26 @@ impl Agreement {
     }
 
     /// True if the programs of all `live` ranks have called, in whichever way.
-    pub(super) fn has_calls_of(&self, live: Ranks) -> bool {
+    pub(super) fn has_calls_of(&self, live: &Ranks) -> bool {
         self.without_calls(live).is_empty()
     }
 
     /// The ranks of `live` whose programs have made no call; none for a settlement.
-    pub(super) fn without_calls(&self, live: Ranks) -> Ranks {
+    pub(super) fn without_calls(&self, live: &Ranks) -> Ranks {
         match self.call.map(|call| call.kind) {
             Some(AgreementKind::Settle) => Ranks::NONE,
-            _ => live - self.agreeing - self.changing - self.closing,
+            _ => &(&(live - &self.agreeing) - &self.changing) - &self.closing,
         }
     }
 
     /// The ranks of `live` that have not made the call of this rank yet; none for a settlement.
-    pub(super) fn missing(&self, live: Ranks) -> Ranks {
+    pub(super) fn missing(&self, live: &Ranks) -> Ranks {
         match self.call.map(|call| call.kind) {
-            None => live,
+            None => live.clone(),
             Some(AgreementKind::Settle) => Ranks::NONE,
-            Some(AgreementKind::Agree) => live - self.agreeing,
-            Some(AgreementKind::Change) => live - self.changing,
-            Some(AgreementKind::Close) => live - self.closing,
+            Some(AgreementKind::Agree) => live - &self.agreeing,
+            Some(AgreementKind::Change) => live - &self.changing,
+            Some(AgreementKind::Close) => live - &self.closing,
         }
     }
 }

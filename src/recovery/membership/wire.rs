@@ -1,49 +1,45 @@
-//! The encoding of messages: all of one size, with zeros in unused bytes, by the fields of `codec`.
-//! Law: `decode` accepts exactly the bytes that `encode` makes, and returns `None` for all others.
+//! The encoding of messages, by the fields of `codec`. A set of ranks is the number of its words,
+//! a `u16`, and the words, so that messages are as long as the highest ranks in them need.
+//! Law: `decode` accepts exactly the bytes that `encode` makes, with any zeros after them, and
+//! returns `None` for all others.
 
 use super::message::{
-    AgreementKind, Ballot, Body, Call, Cause, Evidence, LastVotes, Message, Recovery, Report,
-    Value, Vote,
+    AgreementKind, Ballot, Body, Call, Cause, Ends, Entry, Evidence, LastVotes, Message, Recovery,
+    Report, Value, Vote,
 };
 use super::ranks::Ranks;
 use crate::codec::{Buffer, Decoder, Encoder, Malformed};
 
 /// The first byte of every message: the number of this layout.
-const LAYOUT: u8 = 2;
-
-/// The bytes of a message.
-pub const MESSAGE_BYTES: usize = 272;
+const LAYOUT: u8 = 3;
 
 /// The message as bytes.
 #[must_use]
-pub fn encode(message: &Message) -> [u8; MESSAGE_BYTES] {
-    let mut bytes = [0; MESSAGE_BYTES];
-    let out = &mut bytes[..];
-    let to = |kind| Encoder(out).u8(LAYOUT).u8(kind).u32(message.epoch).u32(message.slot);
-    match &message.body {
+pub fn encode(message: &Message) -> Vec<u8> {
+    let to = |kind| Encoder::default().u8(LAYOUT).u8(kind).u32(message.epoch).u32(message.slot);
+    let to = match &message.body {
         Body::Ask => to(0),
         Body::Goodbye(votes) => to(1).votes(votes),
         Body::Evicted => to(2),
-        Body::Revoke(cause, votes) => {
-            let to = to(3).cause(Some(*cause)).u8(u8::from(votes.is_some()));
-            to.votes(&votes.unwrap_or_default())
+        Body::Revoke(cause, ends) => to(3).cause(Some(*cause)).ends(ends),
+        Body::Enter(Entry { kind, asks, leads }) => {
+            to(4).kind(*kind).u8(u8::from(*asks)).u8(u8::from(*leads))
         }
-        Body::Enter(kind) => to(4).kind(*kind),
         Body::Prepare(ballot) => to(5).ballot(*ballot),
         Body::Promise(ballot, report) => to(6).ballot(*ballot).report(report),
         Body::Refuse(refused, promised) => to(7).ballot(*refused).ballot(*promised),
         Body::Propose(ballot, value, participants) => {
-            to(8).ballot(*ballot).value(value).ranks(*participants)
+            to(8).ballot(*ballot).value(value).ranks(participants)
         }
         Body::Accept(ballot) => to(9).ballot(*ballot),
         Body::Decide(value) => to(10).value(value),
     };
-    bytes
+    to.0
 }
 
 /// The message of these bytes; `None` if no message has them.
 #[must_use]
-pub fn decode(bytes: &[u8; MESSAGE_BYTES]) -> Option<Message> {
+pub fn decode(bytes: &[u8]) -> Option<Message> {
     parse(Decoder(bytes)).ok()
 }
 
@@ -57,8 +53,8 @@ fn parse(mut from: Decoder<'_>) -> Result<Message, Malformed> {
         0 => Body::Ask,
         1 => Body::Goodbye(from.votes()?),
         2 => Body::Evicted,
-        3 => Body::Revoke(from.cause()?.ok_or(Malformed::UnknownValue)?, from.optional_votes()?),
-        4 => Body::Enter(from.kind()?),
+        3 => Body::Revoke(from.cause()?.ok_or(Malformed::UnknownValue)?, from.ends()?),
+        4 => Body::Enter(Entry { kind: from.kind()?, asks: from.flag()?, leads: from.flag()? }),
         5 => Body::Prepare(from.ballot()?),
         6 => Body::Promise(from.ballot()?, from.report()?),
         7 => Body::Refuse(from.ballot()?, from.ballot()?),
@@ -72,8 +68,9 @@ fn parse(mut from: Decoder<'_>) -> Result<Message, Malformed> {
 }
 
 impl<B: Buffer> Encoder<B> {
-    fn ranks(self, ranks: Ranks) -> Self {
-        ranks.words().into_iter().fold(self, Self::u64)
+    fn ranks(self, ranks: &Ranks) -> Self {
+        let words = ranks.words();
+        words.iter().fold(self.u16(words.len() as u16), |to, &word| to.u64(word))
     }
 
     fn kind(self, kind: AgreementKind) -> Self {
@@ -90,7 +87,7 @@ impl<B: Buffer> Encoder<B> {
     }
 
     fn value(self, value: &Value) -> Self {
-        let to = self.kind(value.kind).ranks(value.members).u64(value.flags);
+        let to = self.kind(value.kind).ranks(&value.members).u64(value.flags);
         to.u64(value.recovery.low).u64(value.recovery.high).cause(value.cause)
     }
 
@@ -99,12 +96,20 @@ impl<B: Buffer> Encoder<B> {
         both.fold(self, |to, vote| {
             let to = to.u32(vote.promised_in.0).u32(vote.promised_in.1).ballot(vote.promised);
             let to = to.u32(vote.accepted_in.0).u32(vote.accepted_in.1).ballot(vote.accepted);
-            to.ranks(vote.participants)
+            to.ranks(&vote.participants)
         })
     }
 
+    fn ends(self, ends: &Ends) -> Self {
+        let to = self.ranks(&ends.dead).ranks(&ends.left).ranks(&ends.never_voted);
+        match &ends.votes {
+            Some((rank, votes)) => to.u8(1).u32(*rank).votes(votes),
+            None => to.u8(0),
+        }
+    }
+
     fn report(self, report: &Report) -> Self {
-        let to = self.ranks(report.suspected).u64(report.done).u64(report.full);
+        let to = self.ranks(&report.suspected).u64(report.done).u64(report.full);
         let to = to.kind(report.call.kind).u64(report.call.flags);
         let to = to.cause(report.cause);
         match &report.accepted {
@@ -121,7 +126,12 @@ impl Decoder<'_> {
     }
 
     fn ranks(&mut self) -> Result<Ranks, Malformed> {
-        Ok(Ranks::of_words([self.u64()?, self.u64()?, self.u64()?, self.u64()?]))
+        let count = usize::from(self.u16()?);
+        let (words, _) = self.raw(8 * count)?.as_chunks();
+        let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        // No writer ends with a word that is 0, or passes the capacity.
+        let ranks = Ranks::of_words(&words);
+        if ranks.words() == words { Ok(ranks) } else { Err(Malformed::UnknownValue) }
     }
 
     fn kind(&mut self) -> Result<AgreementKind, Malformed> {
@@ -175,13 +185,18 @@ impl Decoder<'_> {
         })
     }
 
-    /// Last votes that may be absent: then all their bytes are zero.
-    fn optional_votes(&mut self) -> Result<Option<LastVotes>, Malformed> {
-        match (self.u8()?, self.votes()?) {
-            (0, nothing) if nothing == LastVotes::default() => Ok(None),
-            (1, votes) => Ok(Some(votes)),
+    fn flag(&mut self) -> Result<bool, Malformed> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
             _ => Err(Malformed::UnknownValue),
         }
+    }
+
+    fn ends(&mut self) -> Result<Ends, Malformed> {
+        let (dead, left, never_voted) = (self.ranks()?, self.ranks()?, self.ranks()?);
+        let votes = if self.flag()? { Some((self.rank()?, self.votes()?)) } else { None };
+        Ok(Ends { dead, left, never_voted, votes })
     }
 
     fn report(&mut self) -> Result<Report, Malformed> {
@@ -191,11 +206,7 @@ impl Decoder<'_> {
             full: self.u64()?,
             call: Call { kind: self.kind()?, flags: self.u64()? },
             cause: self.cause()?,
-            accepted: match self.u8()? {
-                0 => None,
-                1 => Some((self.ballot()?, self.value()?)),
-                _ => return Err(Malformed::UnknownValue),
-            },
+            accepted: if self.flag()? { Some((self.ballot()?, self.value()?)) } else { None },
         })
     }
 }

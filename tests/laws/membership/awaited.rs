@@ -13,11 +13,12 @@ fn a_call_that_times_out_names_the_rank_that_is_silent() {
         let mut all = members(3);
         let calls = (0..3).map(|rank| (rank, all[rank as usize].step(0, late))).collect();
         let is_lost =
-            |from, _, message: &Message| from == silent && !matches!(message.body, Body::Enter(_));
+            |from, _, message: &Message| from == silent && !matches!(message.body, Body::Enter(..));
         assert_eq!(deliver_within(&mut all, 0, calls, is_lost), []);
-        let missing = Ranks::from_iter([silent]);
+        let missing = Ranks::only(silent);
         for rank in (0..3).filter(|&rank| rank != silent) {
             let verdicts = all[rank as usize].step(100, Input::Tick).verdicts;
+            let missing = missing.clone();
             assert_eq!(verdicts, [Verdict::TimedOut { missing }], "rank {rank}");
         }
     }
@@ -33,9 +34,31 @@ fn a_leader_that_is_silent_for_long_is_named() {
     let is_lost =
         |from, _, message: &Message| from == 0 && matches!(message.body, Body::Propose(..));
     assert_eq!(deliver_within(&mut all, 0, calls, is_lost), []);
+    let time = SETTINGS.answer_timeout;
+    let asks = [1, 2].map(|rank| (rank, all[rank as usize].step(time, Input::Tick))).to_vec();
+    assert_eq!(deliver_within(&mut all, time, asks, |from, _, _| from == 0), []);
     for rank in [1, 2] {
-        all[rank].step(SETTINGS.answer_timeout, Input::Tick);
         let verdicts = all[rank].step(SETTINGS.answer_timeout + 1, Input::Tick).verdicts;
-        assert_eq!(verdicts, [Verdict::TimedOut { missing: Ranks::from_iter([0]) }]);
+        assert_eq!(verdicts, [Verdict::TimedOut { missing: Ranks::only(0) }]);
+    }
+}
+
+/// One member makes another call than the others, and tells the leader alone.
+#[test]
+fn a_member_that_made_another_call_is_named_by_all() {
+    let mut all = members(5);
+    let agree = Input::Agree { flags: 1, deadline: Some(1_000) };
+    let shrink = Input::Change { deadline: None, evict_missing: false };
+    let call = |rank| if rank == 2 { shrink } else { agree };
+    let calls = (0..5).map(|rank| (rank, all[rank as usize].step(0, call(rank)))).collect();
+    assert_eq!(deliver_within(&mut all, 0, calls, |_, _, _| false), []);
+    for time in [900, 1_000] {
+        let ticks: Vec<_> =
+            (0..5).map(|rank| (rank, all[rank as usize].step(time, Input::Tick))).collect();
+        let mut verdicts = deliver_within(&mut all, time, ticks, |_, _, _| false);
+        verdicts.sort_by_key(|(rank, _)| *rank);
+        let named = Verdict::TimedOut { missing: Ranks::only(2) };
+        let all_name = [0, 1, 3, 4].map(|rank| (rank, named.clone())).to_vec();
+        assert_eq!(verdicts, if time == 900 { vec![] } else { all_name });
     }
 }

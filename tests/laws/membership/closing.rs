@@ -23,11 +23,11 @@ fn changed() -> Vec<Member> {
     all
 }
 
-fn step(
+fn step<'a>(
     all: &mut [Member],
     time: u64,
     ranks: &[u32],
-    input: impl Fn(u32) -> Input<'static>,
+    input: impl Fn(u32) -> Input<'a>,
 ) -> Vec<(u32, Outputs)> {
     ranks.iter().map(|&rank| (rank, all[rank as usize].step(time, input(rank)))).collect()
 }
@@ -48,12 +48,13 @@ fn a_change_is_undone_at_all_members_if_one_lacks_a_link_or_dies() {
         let rest: &[u32] = if dies { &[0, 2] } else { &[0, 1, 2] };
         let mut first = step(&mut all, 0, rest, |rank| close(rank != 1, false));
         if dies {
-            let death = Input::Evidence(1, Evidence::Certain, Some(LastVotes::default()));
+            let certain = [(1, Evidence::Certain, Some(LastVotes::default()))];
+            let death = Input::Evidence(&certain);
             first.extend(step(&mut all, 0, rest, |_| death));
         }
         let mut verdicts = deliver(&mut all, if dies { &[1] } else { &[] }, first);
         verdicts.retain(|(_, verdict)| !matches!(verdict, Verdict::Revoked(_)));
-        let undone = Verdict::Undone { epoch: 1, missing: Ranks::from_iter([1]) };
+        let undone = Verdict::Undone { epoch: 1, missing: Ranks::only(1) };
         assert_eq!(verdicts.len(), rest.len(), "{verdicts:?}");
         assert!(verdicts.iter().all(|(_, verdict)| *verdict == undone), "{verdicts:?}");
         // The next change begins with what is known.
@@ -81,12 +82,12 @@ fn a_rank_that_gave_up_the_wait_does_not_go_on_alone() {
     let closed = Verdict::Closed { epoch: 1 };
     let mut verdicts = deliver(&mut all, &[], votes);
     verdicts.sort_by_key(|(rank, _)| *rank);
-    assert_eq!(verdicts, [(0, closed), (1, closed)]);
+    assert_eq!(verdicts, [(0, closed.clone()), (1, closed.clone())]);
     let goodbyes = step(&mut all, DEADLINE, &[0, 1], |_| Input::Leave);
     assert_eq!(deliver(&mut all, &[], goodbyes), []);
     for _ in 0..2 {
         let call = step(&mut all, DEADLINE, &[2], |_| change());
-        assert_eq!(deliver(&mut all, &[], call), [(2, closed)]);
+        assert_eq!(deliver(&mut all, &[], call), [(2, closed.clone())]);
     }
 }
 
@@ -102,11 +103,11 @@ fn the_wait_for_a_vote_ends_once_its_rank_changes_the_members() {
     assert_eq!(deliver(&mut all, &[], votes), []);
     let call = step(&mut all, DEADLINE, &[2], |_| change());
     // Rank 2 has given up because of rank 1.
-    let given_up = Verdict::TimedOut { missing: Ranks::from_iter([1]) };
+    let given_up = Verdict::TimedOut { missing: Ranks::only(1) };
     assert_eq!(deliver(&mut all, &[], call), [(0, given_up)]);
     // A vote that comes after the change does not wait either.
     let vote = step(&mut all, DEADLINE, &[1], |_| close(true, false));
-    let missing = Ranks::from_iter([2]);
+    let missing = Ranks::only(2);
     assert_eq!(deliver(&mut all, &[], vote), [(1, Verdict::TimedOut { missing })]);
     let calls = step(&mut all, DEADLINE, &[0, 1], |_| change());
     let verdicts = deliver(&mut all, &[], calls);
@@ -117,7 +118,7 @@ fn the_wait_for_a_vote_ends_once_its_rank_changes_the_members() {
 /// As by `evict`; without it the call times out, and names the rank.
 #[test]
 fn a_rank_that_has_not_voted_by_the_deadline_is_left_behind() {
-    let missing = Ranks::from_iter([2]);
+    let missing = Ranks::only(2);
     for evict_missing in [true, false] {
         let mut all = changed();
         let votes = step(&mut all, 0, &[0, 1], |_| close(true, evict_missing));
@@ -129,11 +130,11 @@ fn a_rank_that_has_not_voted_by_the_deadline_is_left_behind() {
         }
         verdicts.retain(|(_, verdict)| !matches!(verdict, Verdict::Revoked(_)));
         let end = match evict_missing {
-            true => Verdict::Undone { epoch: 1, missing },
-            false => Verdict::TimedOut { missing },
+            true => Verdict::Undone { epoch: 1, missing: missing.clone() },
+            false => Verdict::TimedOut { missing: missing.clone() },
         };
         verdicts.sort_by_key(|(rank, _)| *rank);
-        assert_eq!(verdicts, [(0, end), (1, end)]);
+        assert_eq!(verdicts, [(0, end.clone()), (1, end)]);
     }
 }
 
@@ -168,11 +169,11 @@ fn a_change_that_was_given_up_answers_the_next_call() {
     assert!(matches!(gives_up[..], [Verdict::TimedOut { .. }]), "{gives_up:?}");
     let asks = step(&mut all, DEADLINE + SETTINGS.answer_timeout, &[2], |_| Input::Tick);
     let verdicts = deliver(&mut all, &[], asks);
-    let [(2, decided @ Verdict::Membership { epoch: 2, .. })] = verdicts[..] else {
+    let [(2, decided @ Verdict::Membership { epoch: 2, .. })] = &verdicts[..] else {
         panic!("{verdicts:?}")
     };
     let again = all[2].step(DEADLINE, change);
-    assert_eq!((again.verdicts, again.sends), (vec![decided], vec![]));
+    assert_eq!((again.verdicts, again.sends), (vec![decided.clone()], vec![]));
     // A call after that is a change of its own.
     assert!(!all[2].step(DEADLINE, change).sends.is_empty());
 }
@@ -189,11 +190,11 @@ fn a_vote_that_a_change_has_overtaken_is_answered() {
     assert!(matches!(gives_up[..], [Verdict::TimedOut { .. }]), "{gives_up:?}");
     let vote = step(&mut all, DEADLINE, &[2], |_| close(true, false));
     let verdicts = deliver(&mut all, &[], vote);
-    let [(2, given_up), (2, Verdict::Membership { epoch: 2, .. })] = verdicts[..] else {
+    let [(2, given_up), (2, Verdict::Membership { epoch: 2, .. })] = &verdicts[..] else {
         panic!("{verdicts:?}")
     };
     let missing = [0, 1].into_iter().collect();
-    assert_eq!(given_up, Verdict::TimedOut { missing }, "they change the members instead");
+    assert_eq!(*given_up, Verdict::TimedOut { missing }, "they change the members instead");
 }
 
 fn agree() -> Input<'static> {
@@ -212,10 +213,10 @@ fn an_agreement_that_a_change_overtakes_ends_at_once_and_names_who_changed() {
     let call = step(&mut all, DEADLINE, &[2], |_| agree());
     let missing = [0, 1].into_iter().collect();
     let verdicts = deliver(&mut all, &[], call);
-    let [(2, overtaken), (2, Verdict::Membership { epoch: 2, .. })] = verdicts[..] else {
+    let [(2, overtaken), (2, Verdict::Membership { epoch: 2, .. })] = &verdicts[..] else {
         panic!("{verdicts:?}")
     };
-    assert_eq!(overtaken, Verdict::TimedOut { missing });
+    assert_eq!(*overtaken, Verdict::TimedOut { missing });
 }
 
 /// All members give up a change, or the closing of one, that is decided once they agree instead.
@@ -234,4 +235,28 @@ fn an_agreement_after_a_call_that_all_gave_up_is_made_all_the_same() {
         verdicts.retain(|(_, it)| matches!(it, Verdict::Agreed { flags: 6, .. }));
         assert_eq!(verdicts.len(), 3, "{given_up:?}: {all:?}");
     }
+}
+
+/// A member of five gives up the wait and changes the members. Others that do not lead know of
+/// their leader's vote and of its call.
+#[test]
+fn a_member_that_gave_up_is_named_by_those_that_do_not_lead() {
+    let mut all = members(5);
+    let calls = (0..5).map(|rank| (rank, all[rank as usize].step(0, change()))).collect();
+    deliver(&mut all, &[], calls);
+    let deadline = Some(3 * SETTINGS.answer_timeout);
+    let close = Input::Close { epoch: 1, is_linked: true, deadline, evict_missing: false };
+    let votes = step(&mut all, 0, &[0, 1, 2], |_| close);
+    assert_eq!(deliver(&mut all, &[], votes), []);
+    let gives_up = step(&mut all, 0, &[4], |_| change());
+    let mut verdicts = deliver(&mut all, &[], gives_up);
+    verdicts.sort_by_key(|(rank, _)| *rank);
+    // The leader knows that rank 3 has not voted, for which rank 4 may have given up.
+    let [(0, Verdict::TimedOut { missing: known }), others @ ..] = &verdicts[..] else {
+        panic!("{verdicts:?}")
+    };
+    assert_eq!(*known, Ranks::only(3));
+    let missing = Ranks::only(4);
+    let named = Verdict::TimedOut { missing };
+    assert_eq!(others, [(1, named.clone()), (2, named)]);
 }

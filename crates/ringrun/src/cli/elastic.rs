@@ -5,9 +5,11 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
-use ringreduce::recovery::membership::Ranks;
 
 const DEFAULT_MAX_RESTARTS: usize = 3;
+/// The most ranks of an elastic job, of which each has a control channel to every other one. More
+/// have not been tried.
+const MAX_RANKS: usize = 256;
 
 /// How a job goes on when it loses ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,11 +31,11 @@ impl FromStr for Elastic {
         let elastic = word.split_once(':').and_then(|(min, max)| {
             Some(Self { min: min.parse().ok()?, max: max.parse().ok()?, max_restarts })
         });
-        let most = Ranks::CAPACITY;
-        let is_valid = |it: &Self| 1 <= it.min && it.min <= it.max && it.max <= most as usize;
+        let is_valid = |it: &Self| 1 <= it.min && it.min <= it.max && it.max <= MAX_RANKS;
         elastic.filter(is_valid).ok_or_else(|| {
             format!(
-                "expected MIN:MAX, such as 2:4: numbers of ranks from 1 to {most}, MIN at most MAX"
+                "expected MIN:MAX, such as 2:4: numbers of ranks from 1 to {MAX_RANKS}, MIN at \
+                 most MAX"
             )
         })
     }

@@ -60,7 +60,8 @@ impl Agreements {
     ) -> Result<(), BrokenLaw> {
         let now = epochs(&all[at]);
         *self.ended.entry((at, now)).or_insert(0) += 1;
-        let by = members.iter().map(|rank| all[at].peers[rank as usize]);
+        let named = members.clone();
+        let by = named.iter().map(|rank| all[at].peers[rank as usize]);
         let mut said = by.map(|other| self.said.get(&(other, now, slot)));
         let and = said.try_fold(u64::MAX, |and, said| Some(and & said?));
         let what = format!("process {at}, epoch {now:?}, {slot}: {flags:x} of {members:?}");
@@ -71,7 +72,7 @@ impl Agreements {
             let other = all[at].peers[rank as usize];
             all[other].is_active()
         });
-        if is_complete && !(acting.collect::<Ranks>() - members).is_empty() {
+        if is_complete && !acting.collect::<Ranks>().is_within(&members) {
             return Err(("every live rank takes part", what));
         }
         let outcome = (flags, members);

@@ -195,7 +195,7 @@ impl World {
     fn say(&mut self, at: usize, full: bool) -> Result<(), BrokenLaw> {
         let process = &mut self.processes[at];
         let (epoch, sequence) = (process.epoch, process.operation.sequence);
-        let (rank, members, peers) = (process.rank, process.members, process.peers);
+        let (rank, members, peers) = (process.rank, process.members.clone(), process.peers);
         let Some(group) = process.group else { return Ok(()) };
         let token = Token { epoch, sequence, full };
         for other in members.without(rank).iter() {
@@ -215,15 +215,17 @@ impl World {
         } else {
             heard.2.insert(rank)
         };
-        let &mut (of_epoch, of_sequence, parts, full) = heard;
+        let (of_epoch, of_sequence, parts, full) = &*heard;
+        let (of_epoch, of_sequence, parts, full) =
+            (*of_epoch, *of_sequence, parts.clone(), full.clone());
         let now = (of_epoch, of_sequence) == (epoch, sequence) && process.next == Next::Operation;
         if !now {
             return Ok(());
         }
         // Every third operation is a broadcast, from a root that has the result at once.
         let root = process.members.iter().nth(sequence as usize % 2).filter(|_| sequence % 3 == 2);
-        let needs = root.map_or(process.members, |root| Ranks::from_iter([root]));
-        if !process.operation.full && (needs - parts).is_empty() && parts.contains(process.rank) {
+        let needs = root.map_or_else(|| process.members.clone(), Ranks::only);
+        if !process.operation.full && needs.is_within(&parts) && parts.contains(process.rank) {
             process.operation.full = true;
             let base = process.base;
             self.laws.full(at, epoch, sequence);
@@ -232,7 +234,7 @@ impl World {
             return if is_healthy { self.say(at, true) } else { Ok(()) };
         }
         let uniform = self.scenario.settings.uniform;
-        let all = !uniform || (process.members - full).is_empty();
+        let all = !uniform || process.members.is_within(&full);
         if process.operation.full && all && !process.operation.passed {
             process.operation.passed = true;
             let base = process.base;
@@ -244,7 +246,7 @@ impl World {
 
 /// A verdict whose operations are counted from the first communicator on, where `base` operations
 /// were made before this one.
-pub(super) const fn since_the_start(verdict: Verdict, base: u64) -> Verdict {
+pub(super) fn since_the_start(verdict: Verdict, base: u64) -> Verdict {
     match verdict {
         Verdict::Ok(sequence) => Verdict::Ok(base + sequence),
         Verdict::Failed(sequence) => Verdict::Failed(base + sequence),

@@ -317,12 +317,12 @@ impl World {
         let Group { processes, members, epoch, base, .. } = self.groups[group].clone();
         if let Some(before) = self.processes[at].group {
             self.step(at, Input::Leave)?;
-            let votes = self.processes[at].member.last_votes();
+            let votes = self.processes[at].member.last_votes().clone();
             self.processes[at].votes.push((before, votes));
         }
         let all = Ranks::first(processes.len() as u32).unwrap_or_default();
         let rank = processes.iter().position(|&process| process == at).unwrap_or_default() as u32;
-        let member = Member::new(rank, all, self.scenario.settings);
+        let member = Member::new(rank, all.clone(), self.scenario.settings);
         let Some(member) = member else {
             return Err(("members can be made", format!("process {at}: {processes:?}")));
         };
@@ -330,7 +330,7 @@ impl World {
         self.tally.joined += u64::from(process.group.is_none());
         self.tally.epochs += 1;
         (process.group, process.member, process.rank) = (Some(group), member, rank);
-        (process.epoch, process.members, process.base) = (epoch, all, base);
+        (process.epoch, process.members, process.base) = (epoch, all.clone(), base);
         process.current = (0, all);
         process.peers = core::array::from_fn(|rank| processes.get(rank).copied().unwrap_or(at));
         process.attempt = None;
@@ -358,9 +358,9 @@ impl World {
     pub(super) fn last_votes(&self, of: usize, group: usize) -> LastVotes {
         let process = &self.processes[of];
         if process.group == Some(group) {
-            return process.member.last_votes();
+            return process.member.last_votes().clone();
         }
         let before = process.votes.iter().find(|(known, _)| *known == group);
-        before.map(|(_, votes)| *votes).unwrap_or_default()
+        before.map(|(_, votes)| votes.clone()).unwrap_or_default()
     }
 }

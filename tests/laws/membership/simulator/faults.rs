@@ -217,6 +217,11 @@ impl World {
     }
 }
 
+/// True for the question of a member that waits whether others have called, too.
+pub(super) fn is_question(message: &Message) -> bool {
+    matches!(message.body, Body::Enter(entry) if entry.asks)
+}
+
 /// True for messages of ballots.
 pub(super) const fn is_of_ballot(message: &Message) -> bool {
     matches!(

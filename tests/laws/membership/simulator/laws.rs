@@ -131,7 +131,7 @@ impl Laws {
                 let what = format!("process {at}: {verdict:?}, epoch {epoch}");
                 Err(("certain deaths evict no other rank", what))
             }
-            Verdict::QuorumLost { live } => self.gave_up((at, all), live),
+            Verdict::QuorumLost { live } => self.gave_up((at, all), &live),
             Verdict::Failed(_) | Verdict::TimedOut { .. } | Verdict::Evicted { .. } => Ok(()),
         }
     }
@@ -164,11 +164,11 @@ impl Laws {
 
     /// Checks that a process gives up only if others may go on without it: ranks that it has not
     /// seen end are the majority, or ranks that have ended took part in a ballot without it.
-    fn gave_up(&self, (at, all): Receiver<'_>, live: Ranks) -> Result<(), BrokenLaw> {
+    fn gave_up(&self, (at, all): Receiver<'_>, live: &Ranks) -> Result<(), BrokenLaw> {
         let Process { current: (epoch, members), peers, .. } = &all[at];
         let is_apart = |vote: &Vote| {
             let here = vote.accepted_in.0 == *epoch && vote.accepted.round > 0;
-            vote.accepted_in.0 > *epoch || here && (vote.participants & live).is_empty()
+            vote.accepted_in.0 > *epoch || here && vote.participants.is_disjoint(live)
         };
         let is_harmless = |votes: &LastVotes| !is_apart(&votes.settle) && !is_apart(&votes.call);
         let known = self.known_ends.get(&at);
@@ -179,7 +179,7 @@ impl Laws {
         let ended: Ranks = members.iter().filter(has_ended).collect();
         let what =
             || format!("process {at}, epoch {epoch}: {live:?} of {members:?}, {ended:?} ended");
-        match 2 * (live - ended).len() > (*members - ended).len() {
+        match 2 * (live - &ended).len() > (members - &ended).len() {
             true => Err(("giving up has a reason", what())),
             false => Ok(()),
         }
@@ -210,11 +210,11 @@ impl Laws {
         (epoch, members, recovery): (u32, Ranks, Recovery),
     ) -> Result<(), BrokenLaw> {
         let process = &all[at];
-        if process.current == (epoch, members) {
+        if process.current.0 == epoch && process.current.1 == members {
             // A call of the program found a decision for which none had waited.
             return Ok(());
         }
-        let (before, _) = process.current;
+        let before = process.current.0;
         let what = format!("process {at}, after epoch {before}: {epoch}, {members:?}");
         if !members.contains(process.rank) {
             return Err(("members belong to their epoch", what));

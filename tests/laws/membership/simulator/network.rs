@@ -22,14 +22,14 @@ pub(super) struct Token {
 
 /// An event. Processes have numbers, because a rank may have several processes, one after the
 /// other.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Event {
     Message {
         from: usize,
         to: usize,
         /// The communicator of the state machines.
         group: usize,
-        message: Message,
+        message: Box<Message>,
     },
     Token {
         from: usize,
@@ -109,7 +109,7 @@ impl Network {
     pub(super) fn next(&mut self) -> Option<Event> {
         let Reverse((time, number)) = self.queue.pop()?;
         self.now = time;
-        self.events.get(number as usize).copied()
+        self.events.get(number as usize).cloned()
     }
 
     pub(super) fn send(&mut self, from: usize, to: usize, event: Event, random: &mut Random) {

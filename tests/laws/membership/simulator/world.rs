@@ -3,7 +3,7 @@
 
 use super::caller::{Next, Operation, since_the_start};
 use super::connecting::{Attempt, Greeting, Group, Processes};
-use super::faults::is_of_ballot;
+use super::faults::{is_of_ballot, is_question};
 use super::laws::{BrokenLaw, Laws, stuck};
 use super::network::{Event, Network};
 use super::{FaultMix, Scenario, Tally};
@@ -69,13 +69,14 @@ pub(super) struct Process {
 impl Process {
     fn new(group: Option<usize>, rank: u32, member: Member, peers: [usize; PROCESSES]) -> Self {
         let (epoch, members) = member.membership();
+        let members = members.clone();
         let (inbox, parked, candidates) = (Vec::new(), Vec::new(), Vec::new());
         let (next, operation) = (Next::default(), Operation::default());
         Self {
             group,
             rank,
             member,
-            current: (epoch, members),
+            current: (epoch, members.clone()),
             votes: Vec::new(),
             parked,
             decision: None,
@@ -138,7 +139,8 @@ impl World {
         };
         let members = Ranks::first(scenario.size).unwrap_or_default();
         for rank in 0..scenario.size {
-            let member = Member::new(rank, members, scenario.settings).ok_or_else(no_member)?;
+            let member =
+                Member::new(rank, members.clone(), scenario.settings).ok_or_else(no_member)?;
             let peers = core::array::from_fn(|rank| rank);
             world.processes.push(Process::new(Some(0), rank, member, peers));
             let time = world.random.below(30) as Time;
@@ -162,7 +164,7 @@ impl World {
         }
         for (number, process) in self.processes.iter().enumerate() {
             if process.group.is_some() && process.is_active() {
-                let state = (process.epoch, process.members, &process.next, process.paused);
+                let state = (process.epoch, &process.members, &process.next, process.paused);
                 return Err(stuck(number, &format!("{state:?}\n{:?}", process.member)));
             }
         }
@@ -230,7 +232,8 @@ impl World {
 
     fn tick(&mut self, at: usize) -> Result<(), BrokenLaw> {
         let outputs = self.processes[at].member.step(self.network.now, Input::Tick);
-        if self.scenario.fault_mix == FaultMix::None && !outputs.sends.is_empty() {
+        let asks = outputs.sends.iter().all(|(_, message)| is_question(message));
+        if self.scenario.fault_mix == FaultMix::None && !asks {
             return Err(("without faults no answer is late", format!("{outputs:?}")));
         }
         self.perform(at, None, outputs)
@@ -282,10 +285,10 @@ impl World {
         let all_faults = self.scenario.fault_mix == FaultMix::All;
         let has_vote = evidence == Evidence::Certain && !(all_faults && self.random.below(8) == 0);
         let vote = has_vote.then(|| self.last_votes(of, group));
-        if let Some(vote) = vote {
+        if let Some(vote) = vote.clone() {
             self.laws.knows_end(at, of, vote);
         }
-        self.step(at, Input::Evidence(rank, evidence, vote))?;
+        self.step(at, Input::Evidence(&[(rank, evidence, vote)]))?;
         self.progress(at)
     }
 
@@ -321,13 +324,13 @@ impl World {
 
     fn send(&mut self, from: usize, to: usize, message: Message) {
         let Some(group) = self.processes[from].group else { return };
-        let event = Event::Message { from, to, group, message };
+        let event = Event::Message { from, to, group, message: Box::new(message) };
         self.network.send(from, to, event, &mut self.random);
     }
 
     fn verdict(&mut self, at: usize, verdict: Verdict) -> Result<(), BrokenLaw> {
         let verdict = since_the_start(verdict, self.processes[at].base);
-        self.laws.check(at, &self.processes, verdict, self.network.now)?;
+        self.laws.check(at, &self.processes, verdict.clone(), self.network.now)?;
         let process = &mut self.processes[at];
         match verdict {
             Verdict::Ok(_) => self.tally.succeeded += 1,
@@ -335,7 +338,7 @@ impl World {
             Verdict::Agreed { .. } => self.tally.agreed += 1,
             Verdict::TimedOut { .. } => self.tally.timed_out += 1,
             Verdict::Membership { epoch, members, recovery, .. } => {
-                process.current = (epoch, members);
+                process.current = (epoch, members.clone());
                 process.decision = Some((epoch, members, recovery.high));
                 return self.take_decision(at);
             }
@@ -373,7 +376,7 @@ impl World {
         if number >= PROCESSES {
             return Ok(());
         }
-        let alone = Ranks::from_iter([0]);
+        let alone = Ranks::only(0);
         let member = Member::new(0, alone, self.scenario.settings).ok_or_else(no_member)?;
         self.processes.push(Process::new(None, 0, member, [number; PROCESSES]));
         for at in 0..number {
