@@ -75,7 +75,7 @@ mod tests {
             let frames: Vec<_> = frames(7, &message).collect();
             let (last, parts) = frames.split_last().unwrap();
             assert!(parts.iter().all(|(kind, part)| partial.add(3, (*kind, part)).is_none()));
-            // Those of another sender come between.
+            // Frames of another sender come between.
             let other = partial.add(4, (8, &[2; RECOVERY_BYTES]));
             assert_eq!(other, Some((8, vec![2; RECOVERY_BYTES])));
             let (kind, bytes) = partial.add(3, (last.0, &last.1)).unwrap();

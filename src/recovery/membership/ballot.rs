@@ -7,7 +7,7 @@ use core::cmp::Ordering;
 
 use super::choose::{choose, has_suspicion, is_decidable};
 use super::member::Member;
-use super::message::{AgreementKind, Ballot, Body, LastVotes, Report, Value, Vote};
+use super::message::{AgreementKind, Ballot, Body, Entry, LastVotes, Report, Value, Vote};
 use super::quorum::is_quorum;
 use super::ranks::Ranks;
 use super::slot::{Agreement, Lead, SETTLE};
@@ -356,6 +356,10 @@ impl Member {
             false => leader,
         };
         let kind = slot.call.map(|call| call.kind).filter(|_| at != SETTLE);
-        self.broadcast(&to, at, &kind.map_or(Body::Ask, |kind| self.entry(kind, true)));
+        self.broadcast(
+            &to,
+            at,
+            &kind.map_or(Body::Ask, |kind| Body::Enter(Entry { kind, asks: true })),
+        );
     }
 }

@@ -145,7 +145,11 @@ impl Member {
     fn time_to_ask(&self, deadline: Option<Time>, evict_missing: bool) -> Time {
         let timeout = self.settings.answer_timeout;
         let before = deadline.map_or(Time::MAX, |until| until.saturating_sub(timeout / ANSWERS));
-        if evict_missing { self.now } else { before.min(self.after(LONG_WAIT * timeout)) }
+        if evict_missing {
+            self.now
+        } else {
+            before.min(self.after(LONG_WAIT.saturating_mul(timeout)))
+        }
     }
 
     /// Tells the leader of the call of this rank, and whoever has asked. The leader asks all.
@@ -163,12 +167,7 @@ impl Member {
         let wanted = &slot.asked_by | &leader.into_iter().collect();
         let to = &wanted - &slot.told;
         slot.told = &slot.told | &to;
-        self.broadcast(&to, at, &self.entry(call.kind, false));
-    }
-
-    /// The news of a call of this rank.
-    pub(super) fn entry(&self, kind: AgreementKind, asks: bool) -> Body {
-        Body::Enter(Entry { kind, asks, leads: self.live().lowest() == Some(self.me) })
+        self.broadcast(&to, at, &Body::Enter(Entry { kind: call.kind, asks: false }));
     }
 
     /// Tells all members of the call of this rank, and asks for theirs.
@@ -176,7 +175,7 @@ impl Member {
         if let Some(slot) = self.slots.get_mut(&at) {
             (slot.told, slot.has_asked) = (self.members.clone(), true);
         }
-        self.broadcast(&self.members.clone(), at, &self.entry(kind, true));
+        self.broadcast(&self.members.clone(), at, &Body::Enter(Entry { kind, asks: true }));
     }
 
     /// Asks all members for their calls, unless this rank has asked or knows that all have called.
@@ -192,18 +191,16 @@ impl Member {
 
     /// Handles the news that the program of another rank has called.
     pub(super) fn entered(&mut self, from: u32, at: u32, entry: Entry) {
-        let Entry { kind, asks, leads } = entry;
-        let leader = self.live().lowest();
-        let (is_leader, is_led_here) = (leads && leader == Some(from), leader == Some(self.me));
+        let (Entry { kind, asks }, leader) = (entry, self.live().lowest());
         let slot = self.slots.entry(at).or_default();
         slot.enter(from, kind);
-        if is_leader {
+        if leader == Some(from) {
             slot.tries = 0;
         }
         if asks {
             slot.asked_by.insert(from);
             // The answer of a leader is a sign of life, too.
-            if is_led_here {
+            if leader == Some(self.me) {
                 slot.told.remove(from);
             }
             self.tell_call(at);

@@ -137,13 +137,13 @@ pub struct Vote {
 /// The ends of members that a rank knows of.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ends {
-    /// Those whose processes have certainly ended without a goodbye.
+    /// Members whose processes have certainly ended without a goodbye.
     pub dead: Ranks,
-    /// Those that said goodbye.
+    /// Members that said goodbye.
     pub left: Ranks,
-    /// Those of both kinds whose last votes are known: they never voted.
+    /// Members of both kinds whose last votes are known: they never voted.
     pub never_voted: Ranks,
-    /// One of both kinds that has voted, with its last votes.
+    /// One member of either kind that has voted, with its last votes.
     pub votes: Option<(u32, LastVotes)>,
 }
 
@@ -154,8 +154,6 @@ pub struct Entry {
     pub kind: AgreementKind,
     /// The receiver answers with its own call, now or once its program makes it.
     pub asks: bool,
-    /// The sender believes all lower ranks lost, and so leads.
-    pub leads: bool,
 }
 
 /// The report of a rank with its promise.

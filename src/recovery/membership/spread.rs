@@ -32,8 +32,8 @@ impl KnownFacts {
 }
 
 impl Member {
-    /// Tells all that this member tells what they have not been told: before any message of a
-    /// ballot, in which only members take part that know of the revocation.
+    /// Tells the receivers of this member's news what they lack, before any message of a ballot:
+    /// only members that know of the revocation take part in one.
     pub(super) fn spread(&mut self) {
         if !core::mem::take(&mut self.has_news) || self.state == State::Ended {
             return;
@@ -61,7 +61,7 @@ impl Member {
         self.has_news = true;
     }
 
-    /// What this member knows of ends, without the ranks that have voted.
+    /// The ends that this member knows of, without the last votes of ranks that have voted.
     fn known_ends(&self) -> Ends {
         Ends {
             dead: &self.gone - &self.left,

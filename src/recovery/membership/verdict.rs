@@ -1,4 +1,4 @@
-//! What the state machine reports to the program.
+//! The reports of the state machine to the program.
 
 use super::message::{Cause, Recovery};
 use super::ranks::Ranks;

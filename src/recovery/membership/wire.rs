@@ -22,9 +22,7 @@ pub fn encode(message: &Message) -> Vec<u8> {
         Body::Goodbye(votes) => to(1).votes(votes),
         Body::Evicted => to(2),
         Body::Revoke(cause, ends) => to(3).cause(Some(*cause)).ends(ends),
-        Body::Enter(Entry { kind, asks, leads }) => {
-            to(4).kind(*kind).u8(u8::from(*asks)).u8(u8::from(*leads))
-        }
+        Body::Enter(Entry { kind, asks }) => to(4).kind(*kind).u8(u8::from(*asks)),
         Body::Prepare(ballot) => to(5).ballot(*ballot),
         Body::Promise(ballot, report) => to(6).ballot(*ballot).report(report),
         Body::Refuse(refused, promised) => to(7).ballot(*refused).ballot(*promised),
@@ -54,7 +52,7 @@ fn parse(mut from: Decoder<'_>) -> Result<Message, Malformed> {
         1 => Body::Goodbye(from.votes()?),
         2 => Body::Evicted,
         3 => Body::Revoke(from.cause()?.ok_or(Malformed::UnknownValue)?, from.ends()?),
-        4 => Body::Enter(Entry { kind: from.kind()?, asks: from.flag()?, leads: from.flag()? }),
+        4 => Body::Enter(Entry { kind: from.kind()?, asks: from.flag()? }),
         5 => Body::Prepare(from.ballot()?),
         6 => Body::Promise(from.ballot()?, from.report()?),
         7 => Body::Refuse(from.ballot()?, from.ballot()?),
