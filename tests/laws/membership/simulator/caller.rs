@@ -8,6 +8,10 @@ use super::network::{Event, Token};
 use super::world::World;
 use ringreduce::recovery::membership::{Input, Ranks, Time, Verdict};
 
+/// How often a program waits for another call instead after its deadline. Programs that did so for
+/// ever could wait for different calls for ever, which no protocol would end.
+const MOST_SWITCHES: u32 = 12;
+
 /// The state of a program: the verdict that it waits for, or its next action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Next {
@@ -61,6 +65,7 @@ impl World {
     /// Gives a verdict to the program, which acts on it a little later.
     pub(super) fn answer(&mut self, at: usize, verdict: Verdict) {
         let process = &mut self.processes[at];
+        let may_switch = process.switches < MOST_SWITCHES;
         let next = match (verdict, process.next) {
             (Verdict::Ok(sequence), _) => Next::Ended(sequence, true),
             (Verdict::Failed(sequence), _) => Next::Ended(sequence, false),
@@ -69,8 +74,10 @@ impl World {
             }
             // The program changes the members instead, or agrees again.
             (Verdict::TimedOut { .. }, Next::Agreement(sequence))
-                if self.scenario.fault_mix == FaultMix::All && self.random.below(2) == 0 =>
+                if self.scenario.fault_mix == FaultMix::All
+                    && (self.random.below(2) == 0 || !may_switch) =>
             {
+                process.switches += 1;
                 Next::Revoke(sequence)
             }
             (Verdict::TimedOut { .. }, Next::Agreement(sequence)) => Next::Ended(sequence, true),
@@ -80,8 +87,10 @@ impl World {
                 if self.scenario.agree
                     && self.scenario.fault_mix == FaultMix::All
                     && self.scenario.deadline.is_some()
-                    && self.random.below(3) == 0 =>
+                    && self.random.below(3) == 0
+                    && may_switch =>
             {
+                process.switches += 1;
                 process.attempt = None;
                 Next::Ended(sequence, false)
             }

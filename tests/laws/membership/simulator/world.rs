@@ -57,6 +57,8 @@ pub(super) struct Process {
     pub(super) is_without_joiners: bool,
     pub(super) joiners: Processes,
     pub(super) next: Next,
+    /// How often the program has waited for another call instead.
+    pub(super) switches: u32,
     pub(super) operation: Operation,
     /// The delay of the program's next change.
     pub(super) change_delay: Time,
@@ -94,6 +96,7 @@ impl Process {
             peers,
             candidates,
             next,
+            switches: 0,
             operation,
             change_delay: 0,
             epoch,
