@@ -45,6 +45,8 @@ pub(super) struct Operation {
     pub(super) sequence: u64,
     pub(super) full: bool,
     passed: bool,
+    /// The operation waits for the agreement of survivors about its end.
+    pub(super) has_failed: bool,
     /// For each epoch and number: the ranks whose part is here, and the ranks with a complete
     /// result.
     heard: Vec<(u32, u64, Ranks, Ranks)>,
@@ -128,7 +130,8 @@ impl World {
             Next::Ended(sequence, well) if scenario.agree => {
                 process.next = Next::Agreement(sequence);
                 let flags = self.laws.agreements.flags_for(at, process, well);
-                self.step(at, Input::Agree { flags, deadline })
+                self.step(at, Input::Agree { flags, deadline })?;
+                self.read(at)
             }
             Next::Ended(sequence, well) => {
                 let well = well && process.member.revoked().is_none();
@@ -141,6 +144,9 @@ impl World {
                 self.caller(at)
             }
             Next::Change(sequence) => {
+                // Messages that have come may say that the others have given up the last change.
+                self.read(at)?;
+                let process = &mut self.processes[at];
                 process.next = Next::Membership(sequence);
                 let wanted = process.grows && !process.is_without_joiners;
                 let candidates = process.candidates.iter().filter(|_| wanted);
@@ -187,18 +193,30 @@ impl World {
         let epoch = process.epoch;
         let operation = &mut process.operation;
         operation.heard.retain(|known| (known.0, known.1) >= (epoch, sequence));
-        (operation.sequence, operation.full, operation.passed) = (sequence, false, false);
+        let heard = core::mem::take(&mut operation.heard);
+        *operation = Operation { sequence, heard, ..Operation::default() };
         let base = self.processes[at].base;
         self.step(at, Input::Begin(sequence - base))?;
-        if self.processes[at].member.revoked().is_none() {
+        // An operation of a revoked communicator has failed before it begins, and so has one that
+        // finds a lost rank.
+        let process = &self.processes[at];
+        let is_revoked = process.member.revoked().is_some();
+        let members: Vec<_> =
+            process.members.iter().map(|rank| process.peers[rank as usize]).collect();
+        let has_failed = is_revoked || self.has_lost(at, &members);
+        self.processes[at].operation.has_failed = has_failed;
+        if !is_revoked {
             self.say(at, false)?;
+        }
+        if has_failed {
+            self.read(at)?;
         }
         let process = &self.processes[at];
         let peers = process.peers;
         for rank in process.member.left().iter().collect::<Vec<_>>() {
             self.report_if_needed(at, peers[rank as usize]);
         }
-        Ok(())
+        self.fail_operation(at)
     }
 
     fn say(&mut self, at: usize, full: bool) -> Result<(), BrokenLaw> {

@@ -244,7 +244,7 @@ impl World {
     }
 
     /// True if the process knows that one of the others has ended.
-    fn has_lost(&self, at: usize, others: &[usize]) -> bool {
+    pub(super) fn has_lost(&self, at: usize, others: &[usize]) -> bool {
         let has_ended = |&(of, evidence)| evidence != Evidence::Suspected && others.contains(&of);
         self.processes[at].evidence.iter().any(has_ended)
     }

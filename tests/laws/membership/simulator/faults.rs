@@ -3,7 +3,7 @@
 
 use super::network::Event;
 use super::world::{Process, World};
-use super::{DELAY, FaultMix, SILENCE, Scenario};
+use super::{BUSY, DELAY, FaultMix, SILENCE, Scenario};
 use ringreduce::recovery::membership::{Body, Evidence, Input, Message, Time};
 
 /// The longest delay of the launcher's news of an end, beyond the usual one.
@@ -70,11 +70,11 @@ impl World {
         let victim = self.random.below(size + usize::from(self.scenario.grow.is_some()));
         if self.scenario.fault_mix == FaultMix::Deaths {
             return match self.random.below(8) {
-                0 => Fault::Delay { at: of, time: self.random.below(600) as Time },
+                0 => Fault::Delay { at: of, time: self.random.below(BUSY as usize) as Time },
                 _ => Fault::Kill { of: victim, restart },
             };
         }
-        let time = 1 + self.random.below(600) as Time;
+        let time = 1 + self.random.below(BUSY as usize) as Time;
         let some = (self.random.below(4) != 0).then_some(time);
         match self.random.below(12) {
             0..3 => Fault::Kill { of: victim, restart },
@@ -137,7 +137,9 @@ impl World {
     fn cut(&mut self, from: usize, to: usize, time: Option<Time>) {
         let until = time.map_or(Time::MAX, |time| self.network.now + time);
         self.network.block(from, to, until);
+        // The other end waits for acknowledgements.
         self.silent(to, from, time);
+        self.silent(from, to, time);
     }
 
     /// Process `of` is silent for process `at`, for a time or for ever.

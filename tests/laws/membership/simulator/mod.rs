@@ -8,6 +8,7 @@ mod connecting;
 mod faults;
 mod laws;
 mod network;
+mod polling;
 mod world;
 
 use core::fmt;
@@ -92,6 +93,12 @@ const DELAY: usize = 20;
 /// The silence after which a rank is suspected by its peers.
 const SILENCE: Time = 120;
 
+/// The longest time of a program between two calls.
+const BUSY: Time = 600;
+
+/// How long members wait for a program that is busy before they settle operations without it.
+const SETTLING: Time = BUSY + 150;
+
 /// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
 struct Scenario {
@@ -132,7 +139,7 @@ impl Scenario {
             settings: Settings {
                 grace: 20,
                 answer_timeout: 150,
-                settling: 150,
+                settling: SETTLING,
                 uniform: !sometimes(random, 4),
             },
             operations,

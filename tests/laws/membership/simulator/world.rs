@@ -3,13 +3,12 @@
 
 use super::caller::{Next, Operation, since_the_start};
 use super::connecting::{Attempt, Greeting, Group, Processes};
-use super::faults::{is_of_ballot, is_question};
+use super::faults::is_of_ballot;
 use super::laws::{BrokenLaw, Laws, stuck};
 use super::network::{Event, Network};
 use super::{FaultMix, Scenario, Tally};
 use ringreduce::recovery::membership::{
-    Body, Evidence, Input, LastVotes, Member, Message, Outputs, Ranks, Time, Verdict, decode,
-    encode,
+    Evidence, Input, LastVotes, Member, Message, Outputs, Ranks, Time, Verdict,
 };
 use ringreduce::sim::Random;
 
@@ -39,6 +38,8 @@ pub(super) struct Process {
     pub(super) paused: bool,
     /// Events that arrived while the process was stopped.
     inbox: Vec<Event>,
+    /// Events that the state machine has not been told: see `polling`.
+    pub(super) unread: Vec<Event>,
     /// Events of communicators in which the process is not yet.
     pub(super) parked: Vec<Event>,
     /// The last decision, if the program has not taken it yet: the epoch, the members and the last
@@ -72,7 +73,8 @@ impl Process {
     fn new(group: Option<usize>, rank: u32, member: Member, peers: [usize; PROCESSES]) -> Self {
         let (epoch, members) = member.membership();
         let members = members.clone();
-        let (inbox, parked, candidates) = (Vec::new(), Vec::new(), Vec::new());
+        let (inbox, unread) = (Vec::new(), Vec::new());
+        let (parked, candidates) = (Vec::new(), Vec::new());
         let (next, operation) = (Next::default(), Operation::default());
         Self {
             group,
@@ -93,6 +95,7 @@ impl Process {
             ended: false,
             paused: false,
             inbox,
+            unread,
             peers,
             candidates,
             next,
@@ -212,7 +215,6 @@ impl World {
             return Ok(());
         }
         match event {
-            Event::Message { from, to, message, .. } => self.message(from, to, &message),
             Event::Token { from, to, token, .. } => {
                 let rank = self.rank_of(from, to).unwrap_or_default();
                 self.hear(to, rank, token)
@@ -220,42 +222,17 @@ impl World {
             Event::Greeting { from, to, greeting } => self.greeting((from, to), greeting),
             Event::Limit { at, group, epoch } => self.limit(at, group, epoch),
             Event::Move { at } => self.caller(at),
-            Event::Evidence { at, of, evidence } => self.evidence(at, of, evidence),
             Event::Awaited { at, of, epoch } => {
                 let waits = process.epoch == epoch && process.next == Next::Operation;
-                if waits { self.evidence(at, of, Evidence::Left) } else { Ok(()) }
+                let evidence = Evidence::Left;
+                if waits { self.arrives(at, Event::Evidence { at, of, evidence }) } else { Ok(()) }
             }
             Event::Ready { of, .. } => {
                 process.candidates.push(of);
                 Ok(())
             }
-            _ => self.tick(at),
+            _ => self.arrives(at, event),
         }
-    }
-
-    fn tick(&mut self, at: usize) -> Result<(), BrokenLaw> {
-        let outputs = self.processes[at].member.step(self.network.now, Input::Tick);
-        let asks = outputs.sends.iter().all(|(_, message)| is_question(message));
-        if self.scenario.fault_mix == FaultMix::None && !asks {
-            return Err(("without faults no answer is late", format!("{outputs:?}")));
-        }
-        self.perform(at, None, outputs)
-    }
-
-    fn message(&mut self, from: usize, to: usize, message: &Message) -> Result<(), BrokenLaw> {
-        let Some(rank) = self.rank_of(from, to) else { return Ok(()) };
-        // A message from a socket would be decoded, too.
-        let Some(message) = decode(&encode(message)).filter(|same| same == message) else {
-            return Err(("messages survive their encoding", format!("{message:?}")));
-        };
-        if matches!(message.body, Body::Goodbye(_)) {
-            self.report_if_needed(to, from);
-        }
-        let outputs = {
-            let member = &mut self.processes[to].member;
-            member.step(self.network.now, Input::Message(rank, &message))
-        };
-        self.perform(to, Some(from), outputs)
     }
 
     /// After a while, makes process `at` report that it needs process `of`, if it still waits for
@@ -266,33 +243,9 @@ impl World {
     }
 
     /// The rank of a process in the communicator of process `at`.
-    fn rank_of(&self, of: usize, at: usize) -> Option<u32> {
+    pub(super) fn rank_of(&self, of: usize, at: usize) -> Option<u32> {
         let group = &self.groups[self.processes[at].group?];
         group.processes.iter().position(|&process| process == of).map(|rank| rank as u32)
-    }
-
-    fn evidence(&mut self, at: usize, of: usize, evidence: Evidence) -> Result<(), BrokenLaw> {
-        // The link was repaired, or the process went on, before the silence was noticed.
-        let silent = !self.processes[of].is_active()
-            || self.processes[of].paused
-            || self.network.is_blocked(of, at)
-            || self.laws.suspects_without_reason(at, of);
-        if evidence == Evidence::Suspected && !silent {
-            return Ok(());
-        }
-        self.processes[at].candidates.retain(|&candidate| candidate != of);
-        self.processes[at].evidence.push((of, evidence));
-        let (Some(group), Some(rank)) = (self.processes[at].group, self.rank_of(of, at)) else {
-            return self.progress(at);
-        };
-        let all_faults = self.scenario.fault_mix == FaultMix::All;
-        let has_vote = evidence == Evidence::Certain && !(all_faults && self.random.below(8) == 0);
-        let vote = has_vote.then(|| self.last_votes(of, group));
-        if let Some(vote) = vote.clone() {
-            self.laws.knows_end(at, of, vote);
-        }
-        self.step(at, Input::Evidence(&[(rank, evidence, vote)]))?;
-        self.progress(at)
     }
 
     pub(super) fn step(&mut self, at: usize, input: Input<'_>) -> Result<(), BrokenLaw> {
@@ -303,7 +256,7 @@ impl World {
         self.perform(at, None, outputs)
     }
 
-    fn perform(&mut self, at: usize, from: Option<usize>, done: Outputs) -> Result<(), BrokenLaw> {
+    pub(super) fn perform(&mut self, at: usize, from: Option<usize>, done: Outputs) -> Result<(), BrokenLaw> {
         for message in done.replies {
             if let Some(to) = from {
                 self.send(at, to, message);
