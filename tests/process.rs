@@ -68,6 +68,7 @@ const BODIES: Table = table! {
     processes::faults::eviction::second_round,
     processes::faults::eviction::minority,
     processes::faults::eviction::aborted,
+    processes::faults::eviction::busy,
     processes::faults::mismatch::rank,
     processes::faults::partition::member,
     processes::faults::partition::recovers,

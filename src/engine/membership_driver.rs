@@ -263,6 +263,20 @@ impl MembershipDriver {
         limit: Instant,
         wanted: impl Fn(&Verdict) -> Option<T>,
     ) -> Result<T> {
+        let done = self.wait_for_verdict(call, peers, limit, wanted);
+        if done.is_err() {
+            self.step(peers, None, Input::Withdraw);
+        }
+        done
+    }
+
+    fn wait_for_verdict<T>(
+        &mut self,
+        call: &'static str,
+        peers: &mut Peers,
+        limit: Instant,
+        wanted: impl Fn(&Verdict) -> Option<T>,
+    ) -> Result<T> {
         let began = Instant::now();
         let mut notice = WaitNotice::new();
         loop {

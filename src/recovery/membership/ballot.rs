@@ -39,7 +39,7 @@ impl Member {
             return;
         }
         self.tell_call(at);
-        let may = self.may_decide();
+        let may = self.may_decide(at);
         let (me, answer_due) = (self.me, self.answer_due(at));
         let Some(slot) = self.slots.get_mut(&at) else { return };
         if !may {
@@ -326,6 +326,7 @@ impl Member {
             let silent = &lead.asked - &lead.answered;
             lead.waited |= silent.is_empty();
             slot.alarm = Some(answer_due);
+            let silent = &silent - &slot.withdrawn;
             if !silent.is_empty() {
                 self.suspect(&silent);
                 self.advance_all();
@@ -341,8 +342,8 @@ impl Member {
         slot.tries += 1;
         if slot.tries > MAX_ASKS {
             slot.tries = 0;
-            // A leader whose program has not called, or that waits for another, need not answer.
-            if slot.missing(&live).is_empty() {
+            // A leader whose program does not wait, or that waits for another, need not answer.
+            if slot.missing(&live).is_empty() && leader.is_disjoint(&slot.withdrawn) {
                 self.suspect(&leader);
                 self.advance_all();
             }
@@ -355,6 +356,7 @@ impl Member {
             true => &slot.without_calls(&self.members) | &leader,
             false => leader,
         };
+        slot.told = &slot.told | &to;
         let kind = slot.call.map(|call| call.kind).filter(|_| at != SETTLE);
         self.broadcast(
             &to,

@@ -4,7 +4,7 @@
 use super::member::{Member, Pending, State, Time};
 use super::message::{AgreementKind, Body, Call, Entry, Value};
 use super::ranks::Ranks;
-use super::slot::{Agreement, SETTLE};
+use super::slot::{Agreement, Lead, SETTLE};
 use super::verdict::Verdict;
 
 /// A rank asks all members for their calls this part of the answer timeout before its deadline.
@@ -120,13 +120,13 @@ impl Member {
         // A repeated call brings what the first one brought. After the deadline of an agreement the
         // program may change the members instead, or the other way round.
         let is_again = slot.call.is_some();
+        slot.enter(me, call.kind);
         if slot.call.is_none_or(|before| before.kind != call.kind) {
             slot.call = Some(call);
             slot.lead = None;
             if !slot.backoff {
                 (slot.alarm, slot.tries) = (None, 0);
             }
-            slot.enter(me, call.kind);
             (slot.told, slot.has_asked) = (Ranks::NONE, false);
             // All have to know of members that give up the call that they all have made.
             if is_again || call.kind == AgreementKind::Change && self.epoch > 0 {
@@ -138,6 +138,23 @@ impl Member {
         }
         self.advance(at);
         self.give_up_closing();
+    }
+
+    /// The program waits no longer for its call: the others need not wait for an answer to a ballot.
+    pub(super) fn withdraw(&mut self) {
+        let Some(Pending { slot: at, .. }) = self.pending.take() else { return };
+        let Some(slot) = self.slots.get_mut(&at) else { return };
+        slot.withdrawn.insert(self.me);
+        slot.has_asked = false;
+        let told = core::mem::take(&mut slot.told);
+        self.broadcast(&told, at, &Body::Withdraw);
+    }
+
+    /// Handles the news that the program of another rank waits no longer.
+    pub(super) fn withdrawn(&mut self, from: u32, at: u32) {
+        if let Some(slot) = self.slots.get_mut(&at) {
+            slot.withdrawn.insert(from);
+        }
     }
 
     /// When this rank asks all members for their calls: the leader alone is told all of them. A
@@ -192,7 +209,13 @@ impl Member {
     /// Handles the news that the program of another rank has called.
     pub(super) fn entered(&mut self, from: u32, at: u32, entry: Entry) {
         let (Entry { kind, asks }, leader) = (entry, self.live().lowest());
+        let answer_due = self.answer_due(at);
         let slot = self.slots.entry(at).or_default();
+        let owes = |lead: &Lead| lead.asked.contains(from) && !lead.answered.contains(from);
+        if slot.withdrawn.contains(from) && slot.lead.as_ref().is_some_and(owes) {
+            // The ballot may have come while the rank did not wait.
+            slot.alarm = Some(answer_due);
+        }
         slot.enter(from, kind);
         if leader == Some(from) {
             slot.tries = 0;
@@ -220,7 +243,7 @@ impl Member {
         // Members that change have given up because of those that are silent.
         let silent = self.among_heard(&slot.without_calls(&live));
         let missing = if silent.is_empty() { &slot.changing & &live } else { silent };
-        self.pending = None;
+        self.withdraw();
         self.tell(Verdict::TimedOut { missing });
     }
 
@@ -297,11 +320,12 @@ impl Member {
 
     pub(super) fn deadline(&mut self) {
         let (missing, awaited) = (self.without_this_call(), self.awaited());
-        let Some(pending) = self.pending.take() else { return };
+        let Some(pending) = &mut self.pending else { return };
         if !pending.evict_missing {
+            self.withdraw();
             return self.tell(Verdict::TimedOut { missing: awaited });
         }
-        self.pending = Some(Pending { deadline: None, ..pending });
+        pending.deadline = None;
         self.suspect(&missing);
         self.advance_all();
     }

@@ -5,7 +5,7 @@ use super::member::{Member, State};
 use super::message::{Body, Cause, Ends, Evidence, LastVotes};
 use super::quorum::is_quorum;
 use super::ranks::Ranks;
-use super::slot::SETTLE;
+use super::slot::{Agreement, SETTLE};
 use super::verdict::Verdict;
 
 impl Member {
@@ -123,24 +123,37 @@ impl Member {
         is_quorum(&self.members, &self.live(), &(&self.gone & &self.with_votes()))
     }
 
-    /// True if the live ranks are a quorum. If not, starts a wait for better evidence.
-    pub(super) fn may_decide(&mut self) -> bool {
-        let may = self.has_quorum();
-        if may {
+    /// True if the live ranks are a quorum. If not, asks all of them for better evidence.
+    pub(super) fn may_decide(&mut self, at: u32) -> bool {
+        if self.has_quorum() {
             self.quorum_deadline = None;
-        } else if self.quorum_deadline.is_none() {
-            self.quorum_deadline = Some(self.after(self.settings.answer_timeout));
+            return true;
+        }
+        if self.quorum_deadline.is_none() {
+            self.ask_all();
+            self.quorum_deadline = Some(self.answer_due(at));
+            self.answered = Ranks::NONE;
             self.broadcast(&self.live(), SETTLE, &Body::Ask);
         }
-        may
+        false
     }
 
-    /// Ends this member, unless better evidence has brought a quorum.
+    /// Ends this member, unless better evidence has brought a quorum, or may come from live ranks
+    /// that do not answer while their programs are busy.
     pub(super) fn end_without_quorum(&mut self) {
         let live = self.live();
+        let silent = (&live - &self.answered).without(self.me);
+        let is_open = |slot: &&Agreement| slot.call.is_some() && slot.decided.is_none();
+        let all_wait =
+            |slot: &Agreement| slot.has_calls_of(&silent) && silent.is_disjoint(&slot.withdrawn);
+        let is_over = self.slots.values().filter(is_open).any(all_wait);
         self.quorum_deadline = None;
-        if !self.has_quorum() {
-            self.end(Some(Verdict::QuorumLost { live }));
+        if self.has_quorum() {
+            return;
         }
+        if is_over {
+            return self.end(Some(Verdict::QuorumLost { live }));
+        }
+        self.quorum_deadline = Some(self.after(self.settings.answer_timeout));
     }
 }

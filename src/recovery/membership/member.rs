@@ -64,6 +64,8 @@ pub enum Input<'a> {
         /// does not time out.
         evict_missing: bool,
     },
+    /// The program waits no longer for the end of its call.
+    Withdraw,
     /// An operation begins. Numbers go up by one over all epochs, from 1.
     Begin(u64),
     /// The results of an operation and of all before it are complete here. Peers may be told only
@@ -119,8 +121,10 @@ pub struct Member {
     pub(super) pending: Option<Pending>,
     /// A connection has ended: until this time another member may report a better cause.
     pub(super) grace: Option<(Time, Cause)>,
-    /// The live ranks are no quorum: until this time better evidence may make them one.
+    /// The live ranks are no quorum: until this time better evidence may make them one. The ranks
+    /// that have answered since this one has asked for it.
     pub(super) quorum_deadline: Option<Time>,
+    pub(super) answered: Ranks,
     /// The decision that began this epoch, and its slot, for members that missed it.
     pub(super) origin: Option<(u32, Value)>,
     /// No call of the program has waited for that decision, so it answers the next change.
@@ -193,6 +197,7 @@ impl Member {
             pending: None,
             grace: None,
             quorum_deadline: None,
+            answered: Ranks::NONE,
             origin: None,
             is_unclaimed: false,
             ends_asked_by: Ranks::NONE,
@@ -233,6 +238,7 @@ impl Member {
             Input::Close { is_linked, deadline, evict_missing, .. } => {
                 self.call_close(is_linked, deadline, evict_missing);
             }
+            Input::Withdraw => self.withdraw(),
             Input::Begin(sequence) => self.begin(sequence),
             Input::Full(sequence) => self.full(sequence),
             Input::Passed(sequence) => self.passed(sequence),
@@ -341,11 +347,11 @@ impl Member {
         if self.pending.is_some_and(|call| call.ask_at.is_some_and(|time| time <= now)) {
             self.ask_all();
         }
-        if self.pending.is_some_and(|call| call.deadline.is_some_and(|until| until <= now)) {
-            self.deadline();
-        }
         if self.quorum_deadline.is_some_and(|until| until <= now) {
             self.end_without_quorum();
+        }
+        if self.pending.is_some_and(|call| call.deadline.is_some_and(|until| until <= now)) {
+            self.deadline();
         }
     }
 }

@@ -198,6 +198,8 @@ pub enum Body {
     Revoke(Cause, Ends),
     /// The program of the sender has called.
     Enter(Entry),
+    /// The program of the sender waits no longer for the end of its call, which it may make again.
+    Withdraw,
     /// Paxos phase 1a: the leader asks for a promise and a report.
     Prepare(Ballot),
     /// Paxos phase 1b: the sender promises the ballot, and reports.

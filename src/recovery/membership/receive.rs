@@ -93,6 +93,7 @@ impl Member {
             Body::Goodbye(votes) => self.goodbye(from, votes.clone()),
             Body::Revoke(cause, ends) => {
                 self.note_told(from, &message.body, at);
+                self.answered.insert(from);
                 self.learn_ends(*cause, ends);
             }
             body => {
@@ -115,6 +116,7 @@ impl Member {
     fn receive_ballot(&mut self, from: u32, at: u32, body: &Body) {
         match body {
             Body::Enter(entry) => self.entered(from, at, *entry),
+            Body::Withdraw => self.withdrawn(from, at),
             Body::Prepare(ballot) => self.prepare(from, at, *ballot),
             Body::Promise(ballot, report) => self.promised(from, at, *ballot, report),
             Body::Refuse(refused, promised) => self.refused(at, *refused, *promised),

@@ -18,6 +18,8 @@ pub(super) struct Agreement {
     pub(super) agreeing: Ranks,
     pub(super) changing: Ranks,
     pub(super) closing: Ranks,
+    /// Of them, the ranks whose programs wait no longer: these answer once they call again.
+    pub(super) withdrawn: Ranks,
     /// The ranks that this one has told its call, and those that have asked for it.
     pub(super) told: Ranks,
     pub(super) asked_by: Ranks,
@@ -62,6 +64,7 @@ impl Agreement {
         for calls in [&mut self.agreeing, &mut self.changing, &mut self.closing] {
             calls.remove(rank);
         }
+        self.withdrawn.remove(rank);
         _ = match kind {
             AgreementKind::Settle => false,
             AgreementKind::Agree => self.agreeing.insert(rank),

@@ -90,6 +90,17 @@ impl Member {
         (self.me + distance) % self.span()
     }
 
+    /// Tells a decision to all that know of the call of this member, whose program goes on now and
+    /// may not answer for long.
+    pub(super) fn tell_decision(&mut self, at: u32, value: &Value) {
+        let told = self.slots.get(&at).map_or(Ranks::NONE, |slot| slot.told.clone());
+        for rank in (&told - &self.gone).without(self.me).iter() {
+            if self.known_facts.entry(rank).or_default().decided.insert(at) {
+                self.send(rank, at, Body::Decide(value.clone()));
+            }
+        }
+    }
+
     fn tell_decisions(&mut self, rank: u32, told: &mut KnownFacts) {
         let decided =
             self.slots.iter().filter_map(|(&at, slot)| Some((at, slot.decided.as_ref()?)));
@@ -108,8 +119,11 @@ impl Member {
     /// One message has the last votes of one rank that has voted, of which there are few.
     fn tell_ends(&mut self, rank: u32, told: &mut KnownFacts, (cause, ends): (Cause, &Ends)) {
         let known = self.with_votes();
-        let is_told = told.is_revoked && ends.dead.is_within(&told.dead);
-        if is_told && (&ends.dead & &known).is_within(&told.votes) {
+        // A goodbye with its votes has gone to all members, but may not have come.
+        let asks = self.ends_asked_by.contains(rank);
+        let ended = if asks { &ends.dead | &ends.left } else { ends.dead.clone() };
+        let is_told = told.is_revoked && ended.is_within(&told.dead);
+        if is_told && (&ended & &known).is_within(&told.votes) {
             return;
         }
         let voted = self.dead_votes.iter().filter(|(voter, _)| !told.votes.contains(**voter));
@@ -128,7 +142,7 @@ impl Member {
             self.send(rank, SETTLE, Body::Revoke(cause, ends));
         }
         told.is_revoked = true;
-        (told.dead, told.votes) = (&told.dead | &ends.dead, &told.votes | &known);
+        (told.dead, told.votes) = (&told.dead | &ended, &told.votes | &known);
     }
 
     /// Notes what a member knows that has told this one.

@@ -11,7 +11,7 @@ use super::ranks::Ranks;
 use crate::codec::{Buffer, Decoder, Encoder, Malformed};
 
 /// The first byte of every message: the number of this layout.
-const LAYOUT: u8 = 3;
+const LAYOUT: u8 = 4;
 
 /// The message as bytes.
 #[must_use]
@@ -31,6 +31,7 @@ pub fn encode(message: &Message) -> Vec<u8> {
         }
         Body::Accept(ballot) => to(9).ballot(*ballot),
         Body::Decide(value) => to(10).value(value),
+        Body::Withdraw => to(11),
     };
     to.0
 }
@@ -59,6 +60,7 @@ fn parse(mut from: Decoder<'_>) -> Result<Message, Malformed> {
         8 => Body::Propose(from.ballot()?, from.value()?, from.ranks()?),
         9 => Body::Accept(from.ballot()?),
         10 => Body::Decide(from.value()?),
+        11 => Body::Withdraw,
         _ => return Err(Malformed::UnknownValue),
     };
     from.zeros()?;

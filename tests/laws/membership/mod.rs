@@ -2,6 +2,7 @@
 //! that once failed is always run again.
 
 mod awaited;
+mod busy;
 mod closing;
 mod quorum;
 mod scale;
@@ -224,7 +225,7 @@ fn deliver_within(
     all: &mut [Member],
     time: u64,
     first: Vec<(u32, Outputs)>,
-    is_lost: impl Fn(u32, u32, &Message) -> bool,
+    mut is_lost: impl FnMut(u32, u32, &Message) -> bool,
 ) -> Vec<(u32, Verdict)> {
     let (mut under_way, mut verdicts, mut steps) = (VecDeque::new(), vec![], first);
     loop {
@@ -308,8 +309,8 @@ fn decode_accepts_only_encoded_messages() {
     for _ in 0..200_000 {
         // Mostly zeros, so that many are messages.
         let mut bytes = [0; BYTES];
-        bytes[0] = 3;
-        bytes[1] = random.below(12) as u8;
+        bytes[0] = LAYOUT;
+        bytes[1] = random.below(13) as u8;
         for _ in 0..random.below(6) {
             let end = if random.below(2) == 0 { 32 } else { BYTES };
             bytes[random.below(end)] = random.below(256) as u8;
@@ -324,6 +325,9 @@ fn decode_accepts_only_encoded_messages() {
     assert!(read > 20_000, "{read}");
 }
 
+/// The first byte of every message.
+const LAYOUT: u8 = 4;
+
 /// More bytes than most messages have.
 const BYTES: usize = 300;
 
@@ -334,7 +338,7 @@ const MOST_STORED: usize = 256 * (4 << 10);
 /// A message of `kind` whose fields make no sense.
 fn nonsense(kind: u8, random: &mut Random) -> Option<Message> {
     let mut bytes = [0; BYTES];
-    (bytes[0], bytes[1], bytes[2]) = (3, kind, random.below(2) as u8);
+    (bytes[0], bytes[1], bytes[2]) = (LAYOUT, kind, random.below(2) as u8);
     for _ in 0..random.below(12) {
         bytes[6 + random.below(60)] = [0, 1, 2, 7, 255][random.below(5)];
     }

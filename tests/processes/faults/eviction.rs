@@ -235,6 +235,36 @@ fn an_eviction_ends_by_its_deadline_though_a_rank_cannot_connect() {
     });
 }
 
+/// A process: rank 2 shrinks, gives that up, and is busy for longer than a call waits for an answer
+/// while the others shrink.
+pub(crate) fn busy() {
+    let Some(mut comm) = this_rank() else { return };
+    comm.barrier().unwrap();
+    if comm.rank() == 2 {
+        let late = comm.shrink(SHORT).unwrap_err();
+        assert!(matches!(&late, Error::NotAll { .. }), "{late}");
+        Process::works();
+        std::thread::sleep(2 * GRACE);
+    } else {
+        // The test closes the input once rank 2 has given up.
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+    }
+    let mut three = comm.shrink(LONG).unwrap();
+    assert_eq!(three.size(), 3);
+    three.barrier().unwrap();
+}
+
+#[test]
+fn a_rank_that_has_given_up_its_call_is_not_evicted() {
+    for transport in ["shm", "tcp"] {
+        let mut world = World::start("faults::eviction::busy", 3, transport, |_| Vec::new());
+        let (others, busy) = world.0.split_at_mut(2);
+        busy[0].is_at_work();
+        others.iter_mut().for_each(Process::close_stdin);
+        world.succeeds(transport);
+    }
+}
+
 /// A process: rank 0 is killed, which looks like a lost connection over TCP.
 pub(crate) fn minority() {
     let Some(mut comm) = this_rank() else { return };

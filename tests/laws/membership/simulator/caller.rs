@@ -2,10 +2,10 @@
 //! change of the membership after a failure.
 //! Law: the next action of a program depends only on the verdicts that it has received.
 
-use super::FaultMix;
 use super::laws::BrokenLaw;
 use super::network::{Event, Token};
 use super::world::World;
+use super::{BUSY, FaultMix};
 use ringreduce::recovery::membership::{Input, Ranks, Time, Verdict};
 
 /// How often a program waits for another call instead after its deadline. Programs that did so for
@@ -109,9 +109,14 @@ impl World {
             _ => return,
         };
         process.next = next;
-        let mut time = self.network.now + self.random.below(5) as Time;
+        let most = if self.scenario.is_busy { BUSY as usize / 2 } else { 5 };
+        let mut time = self.network.now + self.random.below(most) as Time;
         if matches!(next, Next::Boundary(..) | Next::Ended(_, false)) {
-            time += core::mem::take(&mut self.processes[at].change_delay);
+            let delay = core::mem::take(&mut self.processes[at].change_delay);
+            if delay > 0 {
+                self.laws.is_busy();
+            }
+            time += delay;
         }
         self.network.at(time, Event::Move { at });
     }

@@ -94,7 +94,7 @@ impl World {
             Fault::Kill { of, restart } => self.kill(of, restart),
             Fault::Pause { of, time } => {
                 if self.processes[of].is_active() && !self.processes[of].paused {
-                    self.processes[of].paused = true;
+                    (self.processes[of].paused, self.processes[of].was_paused) = (true, true);
                     self.network.at(self.network.now + time, Event::Resume { at: of });
                     for at in 0..self.processes.len() {
                         self.silent(at, of, Some(time));
@@ -196,6 +196,9 @@ impl World {
     /// The launcher has seen a process end, and tells each other process after a time of its own.
     /// If deaths are the only faults, the news comes before a member gives up for lack of a quorum.
     pub(super) fn launcher_tells(&mut self, of: usize) {
+        if !self.scenario.has_launcher {
+            return;
+        }
         let is_late = self.scenario.fault_mix == FaultMix::All && self.random.below(2) == 0;
         for at in (0..self.processes.len()).filter(|&at| at != of) {
             let most = if is_late && self.random.below(2) == 0 { LATE_NEWS } else { 2 * DELAY };
@@ -219,9 +222,13 @@ impl World {
     }
 }
 
-/// True for the question of a member that waits whether others have called, too.
-pub(super) fn is_question(message: &Message) -> bool {
-    matches!(message.body, Body::Enter(entry) if entry.asks)
+/// True for the question of a member that waits whether others have called, too, and for the end of
+/// its wait.
+pub(super) fn is_of_waiting(message: &Message) -> bool {
+    match message.body {
+        Body::Enter(entry) => entry.asks,
+        _ => message.body == Body::Withdraw,
+    }
 }
 
 /// True for messages of ballots.

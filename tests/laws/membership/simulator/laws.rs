@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::agreements::Agreements;
 use super::connecting::Group;
+use super::network::Network;
 use super::world::Process;
 use super::{DELAY, FaultMix, Scenario};
 use ringreduce::recovery::membership::{
@@ -14,6 +15,9 @@ use ringreduce::recovery::membership::{
 
 /// A broken law, and the event that broke it.
 pub(super) type BrokenLaw = (&'static str, String);
+
+/// The longest time of a question and its answer.
+const ANSWER_TIME: Time = 4 * DELAY as Time;
 
 /// Deaths within this time of the first one count as first too, because no process may have known
 /// of the first yet.
@@ -41,8 +45,10 @@ pub(super) struct Laws {
     last: BTreeMap<usize, u64>,
     killed: BTreeMap<usize, Time>,
     /// The last votes of the processes whose end a process knows for certain.
-    known_ends: BTreeMap<usize, BTreeMap<usize, LastVotes>>,
+    known_ends: BTreeMap<usize, BTreeMap<usize, (Time, LastVotes)>>,
     unreasonable: Vec<(usize, usize)>,
+    /// A program was busy for a while, and may have found several deaths at once.
+    was_busy: bool,
 }
 
 impl Laws {
@@ -60,6 +66,7 @@ impl Laws {
             killed: BTreeMap::new(),
             known_ends: BTreeMap::new(),
             unreasonable: Vec::new(),
+            was_busy: scenario.is_busy,
         }
     }
 
@@ -67,8 +74,8 @@ impl Laws {
         self.killed.entry(process).or_insert(now);
     }
 
-    pub(super) fn knows_end(&mut self, at: usize, of: usize, votes: LastVotes) {
-        self.known_ends.entry(at).or_default().insert(of, votes);
+    pub(super) fn knows_end(&mut self, at: usize, of: usize, now: Time, votes: LastVotes) {
+        self.known_ends.entry(at).or_default().entry(of).or_insert((now, votes));
     }
 
     pub(super) fn suspects(&mut self, at: usize, of: usize) {
@@ -77,6 +84,10 @@ impl Laws {
 
     pub(super) fn suspects_without_reason(&self, at: usize, of: usize) -> bool {
         self.unreasonable.contains(&(at, of))
+    }
+
+    pub(super) fn is_busy(&mut self) {
+        self.was_busy = true;
     }
 
     pub(super) fn linked(&mut self, at: usize, group: usize) {
@@ -92,14 +103,16 @@ impl Laws {
         at: usize,
         all: &[Process],
         verdict: Verdict,
-        now: Time,
+        network: &Network,
     ) -> Result<(), BrokenLaw> {
-        let epoch = all[at].epoch;
+        let (epoch, now) = (all[at].epoch, network.now);
         match verdict {
             Verdict::Revoked(cause) => self.check_cause((at, all), cause, now),
             Verdict::Ok(sequence) => self.succeeded((at, all), sequence),
+            // A program that has given up a change, and is busy, comes late to its connecting.
             Verdict::Failed(_) | Verdict::Undone { .. }
-                if self.scenario.fault_mix == FaultMix::None =>
+                if self.scenario.fault_mix == FaultMix::None
+                    && !(self.scenario.is_busy && self.scenario.deadline.is_some()) =>
             {
                 Err(("nothing fails by itself", format!("process {at}: {verdict:?}")))
             }
@@ -131,7 +144,7 @@ impl Laws {
                 let what = format!("process {at}: {verdict:?}, epoch {epoch}");
                 Err(("certain deaths evict no other rank", what))
             }
-            Verdict::QuorumLost { live } => self.gave_up((at, all), &live),
+            Verdict::QuorumLost { live } => self.gave_up((at, all), &live, network),
             Verdict::Failed(_) | Verdict::TimedOut { .. } | Verdict::Evicted { .. } => Ok(()),
         }
     }
@@ -155,7 +168,7 @@ impl Laws {
             (FaultMix::All, _) => true,
             // The rank took part in this epoch, and left after a failure in another.
             (_, Evidence::Left) => self.scenario.cascade && all[at].epoch > 0,
-            _ if all[at].epoch > 0 || all[at].current.0 > 0 => died.is_some(),
+            _ if all[at].epoch > 0 || all[at].current.0 > 0 || self.was_busy => died.is_some(),
             _ => died.is_some_and(|time| time <= first.saturating_add(FIRST_DEATHS)),
         };
         let what = || format!("process {at} at {now}: {cause:?}, but died: {:?}", self.killed);
@@ -163,18 +176,33 @@ impl Laws {
     }
 
     /// Checks that a process gives up only if others may go on without it: ranks that it has not
-    /// seen end are the majority, or ranks that have ended took part in a ballot without it.
-    fn gave_up(&self, (at, all): Receiver<'_>, live: &Ranks) -> Result<(), BrokenLaw> {
+    /// seen end are the majority, or ranks that have ended took part in a ballot without it. What
+    /// another process has known for a while counts too, if nothing has kept it from answering.
+    fn gave_up(
+        &self,
+        (at, all): Receiver<'_>,
+        live: &Ranks,
+        network: &Network,
+    ) -> Result<(), BrokenLaw> {
         let Process { current: (epoch, members), peers, .. } = &all[at];
         let is_apart = |vote: &Vote| {
             let here = vote.accepted_in.0 == *epoch && vote.accepted.round > 0;
             vote.accepted_in.0 > *epoch || here && vote.participants.is_disjoint(live)
         };
         let is_harmless = |votes: &LastVotes| !is_apart(&votes.settle) && !is_apart(&votes.call);
-        let known = self.known_ends.get(&at);
+        let others = live.iter().map(|rank| peers[rank as usize]).filter(|&other| other != at);
+        let answers = |&other: &usize| {
+            let Process { group, current, was_paused, .. } = &all[other];
+            let is_here = (group, current.0) == (&all[at].group, *epoch);
+            is_here && all[other].is_active() && !was_paused && network.was_always_open(at, other)
+        };
+        let answering: Vec<_> = others.filter(answers).collect();
         let has_ended = |&rank: &u32| {
-            let votes = known.and_then(|known| known.get(&peers[rank as usize]));
-            votes.is_some_and(is_harmless)
+            let of = peers[rank as usize];
+            let known = |by: usize| self.known_ends.get(&by).and_then(|known| known.get(&of));
+            let of_others = answering.iter().filter_map(|&other| known(other));
+            let long_ago = of_others.filter(|(since, _)| since + ANSWER_TIME <= network.now);
+            known(at).into_iter().chain(long_ago).any(|(_, votes)| is_harmless(votes))
         };
         let ended: Ranks = members.iter().filter(has_ended).collect();
         let what =

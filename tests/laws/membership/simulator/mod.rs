@@ -97,7 +97,7 @@ const SILENCE: Time = 120;
 const BUSY: Time = 600;
 
 /// How long members wait for a program that is busy before they settle operations without it.
-const SETTLING: Time = BUSY + 150;
+const SETTLING: Time = 2 * BUSY;
 
 /// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +113,10 @@ struct Scenario {
     grow: Option<u64>,
     /// How long programs wait for each other's calls.
     deadline: Option<Time>,
+    /// Programs are busy for a while between two calls.
+    is_busy: bool,
+    /// A launcher tells all processes of each end.
+    has_launcher: bool,
     /// Programs evict ranks that have not called by the deadline.
     evict_missing: bool,
     /// A program that sees a failure may leave.
@@ -146,6 +150,8 @@ impl Scenario {
             agree: sometimes(random, 3),
             grow: sometimes(random, 2).then(|| 1 + random.below(operations as usize) as u64),
             deadline: sometimes(random, 4).then(|| 50 + random.below(400) as Time),
+            is_busy: sometimes(random, 4),
+            has_launcher: !all_faults || !sometimes(random, 3),
             evict_missing: all_faults && sometimes(random, 2),
             cascade: sometimes(random, 6),
             aims: fault_mix != FaultMix::None && sometimes(random, 3),

@@ -139,6 +139,12 @@ impl Network {
         self.blocked.get(&(from, to)).is_some_and(|&until| until > self.now)
     }
 
+    /// True if messages between two processes were never delayed or lost.
+    pub(super) fn was_always_open(&self, one: usize, other: usize) -> bool {
+        let links = [(one, other), (other, one)];
+        links.iter().all(|it| !self.blocked.contains_key(it) && !self.broken.contains_key(it))
+    }
+
     /// Loses all messages that would arrive after `since`.
     pub(super) fn sever(&mut self, from: usize, to: usize, since: Time) {
         let broken = self.broken.entry((from, to)).or_insert(since);

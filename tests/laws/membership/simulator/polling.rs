@@ -5,7 +5,7 @@
 
 use super::FaultMix;
 use super::caller::Next;
-use super::faults::is_question;
+use super::faults::is_of_waiting;
 use super::laws::BrokenLaw;
 use super::network::Event;
 use super::world::World;
@@ -81,8 +81,8 @@ impl World {
 
     fn tick(&mut self, at: usize) -> Result<(), BrokenLaw> {
         let outputs = self.processes[at].member.step(self.network.now, Input::Tick);
-        let asks = outputs.sends.iter().all(|(_, message)| is_question(message));
-        if self.scenario.fault_mix == FaultMix::None && !asks {
+        let waits = outputs.sends.iter().all(|(_, message)| is_of_waiting(message));
+        if self.scenario.fault_mix == FaultMix::None && !waits {
             return Err(("without faults no answer is late", format!("{outputs:?}")));
         }
         self.perform(at, None, outputs)
@@ -121,7 +121,7 @@ impl World {
         let has_vote = evidence == Evidence::Certain && !(all_faults && self.random.below(8) == 0);
         let vote = has_vote.then(|| self.last_votes(of, group));
         if let Some(vote) = vote.clone() {
-            self.laws.knows_end(at, of, vote);
+            self.laws.knows_end(at, of, self.network.now, vote);
         }
         self.step(at, Input::Evidence(&[(rank, evidence, vote)]))?;
         self.progress(at)

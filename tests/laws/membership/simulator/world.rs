@@ -36,6 +36,7 @@ pub(super) struct Process {
     /// The membership has ended for this process.
     pub(super) ended: bool,
     pub(super) paused: bool,
+    pub(super) was_paused: bool,
     /// Events that arrived while the process was stopped.
     inbox: Vec<Event>,
     /// Events that the state machine has not been told: see `polling`.
@@ -94,6 +95,7 @@ impl Process {
             alive: true,
             ended: false,
             paused: false,
+            was_paused: false,
             inbox,
             unread,
             peers,
@@ -256,7 +258,12 @@ impl World {
         self.perform(at, None, outputs)
     }
 
-    pub(super) fn perform(&mut self, at: usize, from: Option<usize>, done: Outputs) -> Result<(), BrokenLaw> {
+    pub(super) fn perform(
+        &mut self,
+        at: usize,
+        from: Option<usize>,
+        done: Outputs,
+    ) -> Result<(), BrokenLaw> {
         for message in done.replies {
             if let Some(to) = from {
                 self.send(at, to, message);
@@ -286,7 +293,7 @@ impl World {
 
     fn verdict(&mut self, at: usize, verdict: Verdict) -> Result<(), BrokenLaw> {
         let verdict = since_the_start(verdict, self.processes[at].base);
-        self.laws.check(at, &self.processes, verdict.clone(), self.network.now)?;
+        self.laws.check(at, &self.processes, verdict.clone(), &self.network)?;
         let process = &mut self.processes[at];
         match verdict {
             Verdict::Ok(_) => self.tally.succeeded += 1,

@@ -1,0 +1,118 @@
+//! Members whose programs are busy outside calls, where nothing is answered: they are not suspected,
+//! and no member gives up for lack of what they know.
+
+use ringreduce::recovery::membership::{
+    Body, Evidence, Input, LastVotes, Member, Message, Outputs, Ranks, Verdict,
+};
+
+use super::{SETTINGS, change, deliver, deliver_within, members};
+
+const DEADLINE: u64 = 100;
+
+fn call(all: &mut [Member], rank: u32, time: u64, input: Input<'_>) -> Vec<(u32, Outputs)> {
+    vec![(rank, all[rank as usize].step(time, input))]
+}
+
+/// The ballot of the leader comes after the deadline of rank 1, whose program calls again much
+/// later. `gives_up` ends the wait of rank 1.
+fn a_late_ballot(gives_up: impl Fn(&mut Member) -> Outputs) {
+    let mut all = members(3);
+    let limited = Input::Change { deadline: Some(DEADLINE), evict_missing: false };
+    for (rank, input) in [(1, limited), (2, change())] {
+        let calls = call(&mut all, rank, 0, input);
+        assert_eq!(deliver(&mut all, &[], calls), []);
+    }
+    let end = gives_up(&mut all[1]);
+    deliver_within(&mut all, DEADLINE, vec![(1, end)], |_, _, _| false);
+    let calls = call(&mut all, 0, DEADLINE, change());
+    // The messages wait for the next call of rank 1.
+    let mut unread = Vec::new();
+    let verdicts = deliver_within(&mut all, DEADLINE, calls, |from, to, message| {
+        if to == 1 {
+            unread.push((from, message.clone()));
+        }
+        to == 1
+    });
+    assert_eq!(verdicts, []);
+    let mut time = DEADLINE;
+    for _ in 0..8 {
+        time += SETTINGS.answer_timeout;
+        let ticks = [0, 2].map(|rank| (rank, all[rank as usize].step(time, Input::Tick))).to_vec();
+        let busy = |_, to, _: &_| to == 1;
+        assert_eq!(deliver_within(&mut all, time, ticks, busy), [], "nobody is suspected");
+    }
+    let mut steps = call(&mut all, 1, time, change());
+    for (from, message) in unread {
+        steps.push((1, all[1].step(time, Input::Message(from, &message))));
+    }
+    let verdicts = deliver_within(&mut all, time, steps, |_, _, _| false);
+    let members = Ranks::first(3).unwrap();
+    let is_of_all =
+        |it: &Verdict| matches!(it, Verdict::Membership { members: new, .. } if *new == members);
+    assert_eq!(verdicts.iter().filter(|(_, it)| is_of_all(it)).count(), 3, "{verdicts:?}");
+}
+
+#[test]
+fn a_member_whose_deadline_has_passed_is_not_suspected() {
+    a_late_ballot(|member| {
+        let outputs = member.step(DEADLINE, Input::Tick);
+        assert!(matches!(outputs.verdicts[..], [Verdict::TimedOut { .. }]), "{outputs:?}");
+        outputs
+    });
+}
+
+#[test]
+fn a_member_whose_call_was_aborted_is_not_suspected() {
+    a_late_ballot(|member| member.step(DEADLINE, Input::Withdraw));
+}
+
+/// Rank 1 of five knows that the last three have certainly ended, but is busy while rank 0, which is
+/// no quorum alone with it, asks.
+#[test]
+fn a_member_waits_for_what_a_busy_one_knows() {
+    let mut all = members(5);
+    let lost = [2, 3, 4];
+    let found = |evidence, votes: Option<LastVotes>| lost.map(|of| (of, evidence, votes.clone()));
+    let certain = found(Evidence::Certain, Some(LastVotes::default()));
+    let suspected = found(Evidence::Strong, None);
+    let unread = |from, to, _: &_| to == 1 || lost.contains(&from) || lost.contains(&to);
+    let mut steps = call(&mut all, 0, 0, Input::Evidence(&suspected));
+    steps.extend(call(&mut all, 0, 0, change()));
+    assert_eq!(deliver_within(&mut all, 0, steps, unread), []);
+    let mut time = 0;
+    for _ in 0..8 {
+        time += SETTINGS.answer_timeout;
+        let tick = call(&mut all, 0, time, Input::Tick);
+        let verdicts = deliver_within(&mut all, time, tick, unread);
+        let has_ended = verdicts.iter().any(|(_, it)| matches!(it, Verdict::QuorumLost { .. }));
+        assert!(!has_ended, "{verdicts:?}");
+    }
+    let mut steps = call(&mut all, 1, time, Input::Evidence(&certain));
+    steps.extend(call(&mut all, 1, time, change()));
+    let ask = Message { epoch: 0, slot: 0, body: Body::Ask };
+    steps.extend(call(&mut all, 1, time, Input::Message(0, &ask)));
+    let verdicts =
+        deliver_within(&mut all, time, steps, |from, to, _| lost.contains(&to.max(from)));
+    let members = Ranks::first(2).unwrap();
+    let is_of_both =
+        |it: &Verdict| matches!(it, Verdict::Membership { members: new, .. } if *new == members);
+    assert_eq!(verdicts.iter().filter(|(_, it)| is_of_both(it)).count(), 2, "{verdicts:?}");
+}
+
+/// Without an answer from ranks that wait too, the wait ends.
+#[test]
+fn a_member_gives_up_once_the_others_wait_too() {
+    let mut all = members(5);
+    let suspected = [2, 3, 4].map(|of| (of, Evidence::Strong, None));
+    for rank in [0, 1] {
+        let mut steps = call(&mut all, rank, 0, Input::Evidence(&suspected));
+        steps.extend(call(&mut all, rank, 0, change()));
+        assert_eq!(deliver(&mut all, &[2, 3, 4], steps).iter().find(|(_, it)| is_lost(it)), None);
+    }
+    let tick = call(&mut all, 0, SETTINGS.answer_timeout, Input::Tick);
+    assert!(tick[0].1.verdicts.iter().any(is_lost), "{tick:?}");
+}
+
+fn is_lost(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::QuorumLost { .. })
+}
