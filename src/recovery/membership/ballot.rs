@@ -39,7 +39,7 @@ impl Member {
             return;
         }
         self.tell_call(at);
-        let may = self.may_decide(at);
+        let may = self.may_decide();
         let (me, answer_due) = (self.me, self.answer_due(at));
         let Some(slot) = self.slots.get_mut(&at) else { return };
         if !may {
@@ -320,13 +320,14 @@ impl Member {
     /// Handles the timeout of an agreement.
     pub(super) fn alarm(&mut self, at: u32) {
         let (live, answer_due) = (self.live(), self.answer_due(at));
+        let evicts = self.evicts();
         let Some(slot) = self.slots.get_mut(&at) else { return };
         slot.alarm = None;
         if let Some(lead) = &mut slot.lead {
             let silent = &lead.asked - &lead.answered;
             lead.waited |= silent.is_empty();
             slot.alarm = Some(answer_due);
-            let silent = &silent - &slot.withdrawn;
+            let silent = if evicts { silent } else { &silent - &slot.withdrawn };
             if !silent.is_empty() {
                 self.suspect(&silent);
                 self.advance_all();
@@ -337,13 +338,17 @@ impl Member {
             slot.backoff = false;
             return self.advance(at);
         }
+        if slot.withdrawn.contains(self.me) {
+            return;
+        }
         let leader: Ranks = live.lowest().into_iter().collect();
         slot.alarm = Some(answer_due);
         slot.tries += 1;
         if slot.tries > MAX_ASKS {
             slot.tries = 0;
             // A leader whose program does not wait, or that waits for another, need not answer.
-            if slot.missing(&live).is_empty() && leader.is_disjoint(&slot.withdrawn) {
+            let all_wait = slot.missing(&live).is_empty() && leader.is_disjoint(&slot.withdrawn);
+            if all_wait || evicts {
                 self.suspect(&leader);
                 self.advance_all();
             }
@@ -356,7 +361,9 @@ impl Member {
             true => &slot.without_calls(&self.members) | &leader,
             false => leader,
         };
-        slot.told = &slot.told | &to;
+        if at != SETTLE {
+            slot.told = &slot.told | &to;
+        }
         let kind = slot.call.map(|call| call.kind).filter(|_| at != SETTLE);
         self.broadcast(
             &to,

@@ -105,6 +105,9 @@ impl Member {
     }
 
     pub(super) fn call(&mut self, call: Call, deadline: Option<Time>, evict_missing: bool) {
+        // Answers that came since the last call are to be read first.
+        let read = self.after(self.settings.grace);
+        self.quorum_deadline = self.quorum_deadline.map(|until| until.max(read));
         if self.is_closed {
             // The others go on by that decision, and will make no further call here.
             return self.tell(Verdict::Closed { epoch: self.epoch });
@@ -140,11 +143,11 @@ impl Member {
         self.give_up_closing();
     }
 
-    /// The program waits no longer for its call: the others need not wait for an answer to a ballot.
+    /// The program waits no longer for its call, so this rank may not answer a ballot for long.
     pub(super) fn withdraw(&mut self) {
         let Some(Pending { slot: at, .. }) = self.pending.take() else { return };
         let Some(slot) = self.slots.get_mut(&at) else { return };
-        slot.withdrawn.insert(self.me);
+        slot.withdraw(self.me);
         slot.has_asked = false;
         let told = core::mem::take(&mut slot.told);
         self.broadcast(&told, at, &Body::Withdraw);
@@ -153,7 +156,7 @@ impl Member {
     /// Handles the news that the program of another rank waits no longer.
     pub(super) fn withdrawn(&mut self, from: u32, at: u32) {
         if let Some(slot) = self.slots.get_mut(&at) {
-            slot.withdrawn.insert(from);
+            slot.withdraw(from);
         }
     }
 
@@ -175,7 +178,9 @@ impl Member {
         let Some(slot) = self.slots.get_mut(&at).filter(|slot| slot.decided.is_none()) else {
             return;
         };
-        let Some(call) = slot.call.filter(|call| call.kind != AgreementKind::Settle) else {
+        let waits = !slot.withdrawn.contains(me);
+        let Some(call) = slot.call.filter(|call| waits && call.kind != AgreementKind::Settle)
+        else {
             return;
         };
         if leader == Some(me) && !slot.has_asked {
@@ -201,7 +206,7 @@ impl Member {
         pending.ask_at = None;
         let (at, kind, live) = (pending.slot, pending.call.kind, self.live());
         let is_open = |slot: &&Agreement| !slot.has_asked && slot.decided.is_none();
-        if self.slots.get(&at).filter(is_open).is_some_and(|slot| !slot.has_calls_of(&live)) {
+        if self.slots.get(&at).filter(is_open).is_some_and(|slot| !slot.absent(&live).is_empty()) {
             self.ask(at, kind);
         }
     }
@@ -212,11 +217,16 @@ impl Member {
         let answer_due = self.answer_due(at);
         let slot = self.slots.entry(at).or_default();
         let owes = |lead: &Lead| lead.asked.contains(from) && !lead.answered.contains(from);
-        if slot.withdrawn.contains(from) && slot.lead.as_ref().is_some_and(owes) {
+        let was_absent = slot.absent(&Ranks::only(from)).contains(from);
+        if was_absent && slot.lead.as_ref().is_some_and(owes) {
             // The ballot may have come while the rank did not wait.
             slot.alarm = Some(answer_due);
         }
         slot.enter(from, kind);
+        if was_absent && !self.answered.contains(from) {
+            self.expect_ends(from);
+        }
+        let Some(slot) = self.slots.get_mut(&at) else { return };
         if leader == Some(from) {
             slot.tries = 0;
         }
@@ -279,7 +289,14 @@ impl Member {
     /// call alone.
     #[must_use]
     pub fn missing(&self) -> Ranks {
-        self.among_heard(&self.without_this_call())
+        self.among_heard(&self.not_waiting())
+    }
+
+    /// The live members whose programs, as far as is known, do not wait in the call of this one.
+    fn not_waiting(&self) -> Ranks {
+        let slot = self.pending.and_then(|pending| self.slots.get(&pending.slot));
+        let withdrawn = slot.map_or(Ranks::NONE, |slot| &self.live() & &slot.withdrawn);
+        &self.without_this_call() | &withdrawn
     }
 
     fn among_heard(&self, missing: &Ranks) -> Ranks {
@@ -301,14 +318,14 @@ impl Member {
         let Some(slot) = pending.and_then(|pending| self.slots.get(&pending.slot)) else {
             return missing;
         };
-        let silent = self.among_heard(&slot.without_calls(&live));
+        let silent = self.among_heard(&slot.absent(&live));
         match &slot.lead {
             _ if !silent.is_empty() => silent,
             _ if !missing.is_empty() => missing,
             Some(lead) => &lead.asked - &lead.answered,
             None => {
                 let (others, leader) = (live.without(self.me), live.lowest());
-                // A leader goes on without members that do not answer before it is asked why.
+                // A leader that waits for members that are busy is not the one to name.
                 let is_asked = slot.promised.round > 0 && slot.tries == 0;
                 let heard = leader.filter(|leader| is_asked && slot.promised.leader == *leader);
                 let silent = heard.map(|leader| others.without(leader));
@@ -318,8 +335,13 @@ impl Member {
         }
     }
 
+    /// True past the deadline of an eviction, which spares no rank that does not answer.
+    pub(super) fn evicts(&self) -> bool {
+        self.pending.is_some_and(|call| call.evict_missing && call.deadline.is_none())
+    }
+
     pub(super) fn deadline(&mut self) {
-        let (missing, awaited) = (self.without_this_call(), self.awaited());
+        let (missing, awaited) = (self.not_waiting(), self.awaited());
         let Some(pending) = &mut self.pending else { return };
         if !pending.evict_missing {
             self.withdraw();

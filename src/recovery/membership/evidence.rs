@@ -123,35 +123,58 @@ impl Member {
         is_quorum(&self.members, &self.live(), &(&self.gone & &self.with_votes()))
     }
 
-    /// True if the live ranks are a quorum. If not, asks all of them for better evidence.
-    pub(super) fn may_decide(&mut self, at: u32) -> bool {
+    /// True if the live ranks are a quorum. If not, asks all of them for better evidence, again
+    /// whenever one more is lost.
+    pub(super) fn may_decide(&mut self) -> bool {
         if self.has_quorum() {
             self.quorum_deadline = None;
             return true;
         }
-        if self.quorum_deadline.is_none() {
+        let live = self.live();
+        if self.quorum_deadline.is_none() || self.asked_for_ends != live {
+            if self.quorum_deadline.is_none() {
+                self.quorum_lost = self.now;
+            }
+            self.quorum_deadline = Some(self.after(self.settings.answer_timeout));
             self.ask_all();
-            self.quorum_deadline = Some(self.answer_due(at));
-            self.answered = Ranks::NONE;
-            self.broadcast(&self.live(), SETTLE, &Body::Ask);
+            // A rank whose communicator is not revoked knows of no end, and does not answer.
+            self.broadcast(&live, SETTLE, &Body::Ask);
+            (self.asked_for_ends, self.answered) = (live, Ranks::NONE);
         }
         false
     }
 
-    /// Ends this member, unless better evidence has brought a quorum, or may come from live ranks
-    /// that do not answer while their programs are busy.
-    pub(super) fn end_without_quorum(&mut self) {
-        let live = self.live();
-        let silent = (&live - &self.answered).without(self.me);
-        let is_open = |slot: &&Agreement| slot.call.is_some() && slot.decided.is_none();
-        let all_wait =
-            |slot: &Agreement| slot.has_calls_of(&silent) && silent.is_disjoint(&slot.withdrawn);
-        let is_over = self.slots.values().filter(is_open).any(all_wait);
-        self.quorum_deadline = None;
-        if self.has_quorum() {
+    /// A rank answers, or is about to: more of what it knows may be on its way.
+    pub(super) fn expect_ends(&mut self, from: u32) {
+        if !self.asked_for_ends.contains(from) {
             return;
         }
-        if is_over {
+        let until = self.after(self.settings.answer_timeout);
+        self.quorum_deadline = self.quorum_deadline.map(|before| before.max(until));
+    }
+
+    /// Ends this member, unless better evidence has brought a quorum, or may come from live ranks
+    /// that do not answer while their programs are busy. A settlement waits for these as long as
+    /// for their reports.
+    pub(super) fn end_without_quorum(&mut self) {
+        let (live, pending) = (self.live(), self.pending.map(|pending| pending.slot));
+        let is_open = |slot: &&Agreement| slot.call.is_some() && slot.decided.is_none();
+        let open = |at| self.slots.get(&at).filter(is_open);
+        let (call, settle) = (pending.and_then(open), open(SETTLE));
+        if self.has_quorum() {
+            self.quorum_deadline = None;
+            return;
+        }
+        if call.is_none() && settle.is_none() {
+            // The next call looks at this again.
+            self.quorum_deadline = Some(self.now);
+            return;
+        }
+        let silent = (&live - &self.answered).without(self.me);
+        let all_wait = call.is_some_and(|slot| slot.absent(&silent).is_empty());
+        let has_settled = self.quorum_lost.saturating_add(self.settings.settling) <= self.now;
+        let is_late = self.evicts() || settle.is_some() && has_settled;
+        if silent.is_empty() || all_wait || is_late {
             return self.end(Some(Verdict::QuorumLost { live }));
         }
         self.quorum_deadline = Some(self.after(self.settings.answer_timeout));

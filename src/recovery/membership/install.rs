@@ -24,7 +24,9 @@ impl Member {
         match value.kind {
             AgreementKind::Settle => self.settled(value.recovery.low),
             AgreementKind::Agree | AgreementKind::Close => {
-                self.tell_decision(at, &value);
+                if value.kind == AgreementKind::Agree {
+                    self.tell_decision(at, &value);
+                }
                 let oldest = at.saturating_sub(MAX_KEPT_DECISIONS);
                 self.slots.retain(|&slot, _| slot == 0 || slot >= oldest);
                 self.known_facts.values_mut().for_each(|known| known.forget_before(oldest));

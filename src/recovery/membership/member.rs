@@ -121,9 +121,11 @@ pub struct Member {
     pub(super) pending: Option<Pending>,
     /// A connection has ended: until this time another member may report a better cause.
     pub(super) grace: Option<(Time, Cause)>,
-    /// The live ranks are no quorum: until this time better evidence may make them one. The ranks
-    /// that have answered since this one has asked for it.
+    /// The live ranks are no quorum: until this time better evidence may make them one. Since when
+    /// they are none, the ranks that this one has asked for evidence, and those that have answered.
     pub(super) quorum_deadline: Option<Time>,
+    pub(super) quorum_lost: Time,
+    pub(super) asked_for_ends: Ranks,
     pub(super) answered: Ranks,
     /// The decision that began this epoch, and its slot, for members that missed it.
     pub(super) origin: Option<(u32, Value)>,
@@ -197,6 +199,8 @@ impl Member {
             pending: None,
             grace: None,
             quorum_deadline: None,
+            quorum_lost: 0,
+            asked_for_ends: Ranks::NONE,
             answered: Ranks::NONE,
             origin: None,
             is_unclaimed: false,

@@ -94,6 +94,7 @@ impl Member {
             Body::Revoke(cause, ends) => {
                 self.note_told(from, &message.body, at);
                 self.answered.insert(from);
+                self.expect_ends(from);
                 self.learn_ends(*cause, ends);
             }
             body => {

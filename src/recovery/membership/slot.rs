@@ -73,6 +73,14 @@ impl Agreement {
         };
     }
 
+    /// Notes that the program of a rank waits no longer for its call.
+    pub(super) fn withdraw(&mut self, rank: u32) {
+        let called = [&self.agreeing, &self.changing, &self.closing];
+        if called.iter().any(|calls| calls.contains(rank)) {
+            self.withdrawn.insert(rank);
+        }
+    }
+
     /// True if the programs of all `live` ranks have called, in whichever way.
     pub(super) fn has_calls_of(&self, live: &Ranks) -> bool {
         self.without_calls(live).is_empty()
@@ -84,6 +92,11 @@ impl Agreement {
             Some(AgreementKind::Settle) => Ranks::NONE,
             _ => &(&(live - &self.agreeing) - &self.changing) - &self.closing,
         }
+    }
+
+    /// The ranks of `live` whose programs do not wait in a call; none for a settlement.
+    pub(super) fn absent(&self, live: &Ranks) -> Ranks {
+        &self.without_calls(live) | &(live & &self.withdrawn)
     }
 
     /// The ranks of `live` that have not made the call of this rank yet; none for a settlement.

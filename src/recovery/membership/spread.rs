@@ -3,9 +3,9 @@
 //! those at distances of powers of two in the order of ranks (the links of Chord, Stoica et al.
 //! 2001), since the leader may end meanwhile. So `n` members send about `n` log `n` messages, and
 //! news takes at most log `n` hops.
-//! Law: a member tells each neighbour each fact once, and again where it is asked. News passes only
-//! by members whose programs are in a call. A member that lacks a quorum asks all, and whoever it
-//! has asked tells it later news, too.
+//! Law: a member tells each neighbour each fact once, and again where it is asked, and an outcome
+//! also to all that know of its call. News passes only by members whose programs are in a call. A
+//! member that lacks a quorum asks all, and whoever it has asked tells it later news, too.
 
 use std::collections::BTreeSet;
 

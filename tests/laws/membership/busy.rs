@@ -1,8 +1,9 @@
-//! Members whose programs are busy outside calls, where nothing is answered: they are not suspected,
-//! and no member gives up for lack of what they know.
+//! Members whose programs are busy outside calls, where nothing is answered: they are not
+//! suspected, and no member gives up for lack of what they know.
 
 use ringreduce::recovery::membership::{
-    Body, Evidence, Input, LastVotes, Member, Message, Outputs, Ranks, Verdict,
+    AgreementKind, Body, Entry, Evidence, Input, LastVotes, Member, Message, Outputs, Ranks,
+    Verdict,
 };
 
 use super::{SETTINGS, change, deliver, deliver_within, members};
@@ -66,8 +67,7 @@ fn a_member_whose_call_was_aborted_is_not_suspected() {
     a_late_ballot(|member| member.step(DEADLINE, Input::Withdraw));
 }
 
-/// Rank 1 of five knows that the last three have certainly ended, but is busy while rank 0, which is
-/// no quorum alone with it, asks.
+/// Rank 1 of five knows that the last three have certainly ended, but is busy while rank 0 asks.
 #[test]
 fn a_member_waits_for_what_a_busy_one_knows() {
     let mut all = members(5);
@@ -115,4 +115,54 @@ fn a_member_gives_up_once_the_others_wait_too() {
 
 fn is_lost(verdict: &Verdict) -> bool {
     matches!(verdict, Verdict::QuorumLost { .. })
+}
+
+/// An eviction treats a rank that gave up its call, and stays away, as one that never called.
+#[test]
+fn a_member_that_does_not_come_back_is_evicted() {
+    for gone in [0, 1] {
+        let mut all = members(3);
+        let limited = Input::Change { deadline: Some(DEADLINE), evict_missing: false };
+        let steps = call(&mut all, gone, 0, limited);
+        assert_eq!(deliver(&mut all, &[], steps), []);
+        let steps = call(&mut all, gone, DEADLINE, Input::Tick);
+        deliver_within(&mut all, DEADLINE, steps, |_, _, _| false);
+        let busy = |_, to, _: &_| to == gone;
+        let rest: Vec<_> = (0..3).filter(|&rank| rank != gone).collect();
+        let evicts = Input::Change { deadline: Some(2 * DEADLINE), evict_missing: true };
+        let mut verdicts = Vec::new();
+        for rank in rest.clone() {
+            let steps = call(&mut all, rank, DEADLINE, evicts);
+            verdicts.extend(deliver_within(&mut all, DEADLINE, steps, busy));
+        }
+        for times in 0..4 {
+            let time = 2 * DEADLINE + times * SETTINGS.answer_timeout;
+            for rank in rest.clone() {
+                let steps = call(&mut all, rank, time, Input::Tick);
+                verdicts.extend(deliver_within(&mut all, time, steps, busy));
+            }
+        }
+        let rest: Ranks = rest.into_iter().collect();
+        let is_of_rest =
+            |it: &Verdict| matches!(it, Verdict::Membership { members, .. } if *members == rest);
+        assert_eq!(verdicts.iter().filter(|(_, it)| is_of_rest(it)).count(), 2, "{verdicts:?}");
+    }
+}
+
+/// An idle machine that gets messages does not say that its program calls.
+#[test]
+fn a_member_that_gave_up_does_not_call_again_by_itself() {
+    let mut all = members(3);
+    let limited = Input::Change { deadline: Some(DEADLINE), evict_missing: false };
+    for rank in [0, 1] {
+        all[rank].step(0, limited);
+        all[rank].step(DEADLINE, Input::Tick);
+        let asks = Body::Enter(Entry { kind: AgreementKind::Change, asks: true });
+        let ask = Message { epoch: 0, slot: 1, body: asks };
+        let is_call = |(_, it): &(u32, Message)| matches!(it.body, Body::Enter(_));
+        for input in [Input::Message(2, &ask), Input::Revoke, Input::Tick] {
+            let sends = all[rank].step(10 * SETTINGS.answer_timeout, input).sends;
+            assert!(!sends.iter().any(is_call), "{input:?}: {sends:?}");
+        }
+    }
 }

@@ -36,6 +36,8 @@ pub(super) enum Next {
     Closing(u64),
     /// Leaves.
     Leave,
+    /// Makes no call any more, and does not end.
+    Idle,
 }
 
 /// An operation under way, of two rounds: each rank sends all others its part, then that its result
@@ -68,7 +70,12 @@ impl World {
     pub(super) fn answer(&mut self, at: usize, verdict: Verdict) {
         let process = &mut self.processes[at];
         let may_switch = process.switches < MOST_SWITCHES;
+        let is_revoked = process.member.revoked().is_some() && process.current.0 == 0;
+        // Without deadlines, programs that wait for different calls would wait for ever.
+        let may_differ =
+            self.scenario.fault_mix == FaultMix::All && self.scenario.deadline.is_some();
         let next = match (verdict, process.next) {
+            (Verdict::TimedOut { .. }, _) if process.becomes_idle => Next::Idle,
             (Verdict::Ok(sequence), _) => Next::Ended(sequence, true),
             (Verdict::Failed(sequence), _) => Next::Ended(sequence, false),
             (Verdict::Agreed { flags, .. }, Next::Agreement(sequence)) => {
@@ -76,21 +83,22 @@ impl World {
             }
             // The program changes the members instead, or agrees again.
             (Verdict::TimedOut { .. }, Next::Agreement(sequence))
-                if self.scenario.fault_mix == FaultMix::All
-                    && (self.random.below(2) == 0 || !may_switch) =>
+                if may_differ && (self.random.below(2) == 0 || !may_switch) =>
             {
                 process.switches += 1;
                 Next::Revoke(sequence)
+            }
+            // The next operation fails, too, after which the program agrees again.
+            (Verdict::TimedOut { .. }, Next::Agreement(sequence))
+                if is_revoked && may_differ && self.random.below(3) == 0 =>
+            {
+                Next::Begin(sequence + 1)
             }
             (Verdict::TimedOut { .. }, Next::Agreement(sequence)) => Next::Ended(sequence, true),
             // The program agrees instead, where it may give that up too: the change may be decided
             // all the same.
             (Verdict::TimedOut { .. }, Next::Membership(sequence) | Next::Closing(sequence))
-                if self.scenario.agree
-                    && self.scenario.fault_mix == FaultMix::All
-                    && self.scenario.deadline.is_some()
-                    && self.random.below(3) == 0
-                    && may_switch =>
+                if self.scenario.agree && may_differ && self.random.below(3) == 0 && may_switch =>
             {
                 process.switches += 1;
                 process.attempt = None;
@@ -109,6 +117,10 @@ impl World {
             _ => return,
         };
         process.next = next;
+        if next == Next::Idle {
+            (0..self.processes.len()).for_each(|other| self.report_if_needed(other, at));
+            return;
+        }
         let most = if self.scenario.is_busy { BUSY as usize / 2 } else { 5 };
         let mut time = self.network.now + self.random.below(most) as Time;
         if matches!(next, Next::Boundary(..) | Next::Ended(_, false)) {
@@ -156,16 +168,22 @@ impl World {
                 let wanted = process.grows && !process.is_without_joiners;
                 let candidates = process.candidates.iter().filter(|_| wanted);
                 process.joiners = candidates.fold(0, |joiners, of| joiners | 1 << of);
-                let evict_missing = self.scenario.evict_missing;
+                let evict_missing = self.evicts();
                 self.step(at, Input::Change { deadline, evict_missing })?;
                 self.take_decision(at)
             }
             Next::Leave
+            | Next::Idle
             | Next::Operation
             | Next::Agreement(_)
             | Next::Membership(_)
             | Next::Closing(_) => Ok(()),
         }
+    }
+
+    /// Whether a call evicts those that do not come: some programs do, and some do not.
+    pub(super) fn evicts(&mut self) -> bool {
+        self.scenario.evict_missing && self.random.below(4) > 0
     }
 
     fn boundary(&mut self, at: usize, sequence: u64, well: bool) -> Result<(), BrokenLaw> {
@@ -205,7 +223,7 @@ impl World {
         // An operation of a revoked communicator has failed before it begins, and so has one that
         // finds a lost rank.
         let process = &self.processes[at];
-        let is_revoked = process.member.revoked().is_some();
+        let is_revoked = process.member.revoked().is_some() && process.current.0 == 0;
         let members: Vec<_> =
             process.members.iter().map(|rank| process.peers[rank as usize]).collect();
         let has_failed = is_revoked || self.has_lost(at, &members);
@@ -215,10 +233,21 @@ impl World {
         }
         if has_failed {
             self.read(at)?;
+            let process = &self.processes[at];
+            if process.next == Next::Operation && process.current.0 > 0 {
+                // The members were changed meanwhile, after which there are no operations.
+                self.answer(at, Verdict::Failed(sequence));
+                return Ok(());
+            }
         }
         let process = &self.processes[at];
         let peers = process.peers;
-        for rank in process.member.left().iter().collect::<Vec<_>>() {
+        let left = process.member.left();
+        let idle = process.members.iter().filter(|&rank| {
+            let peer = &self.processes[peers[rank as usize]];
+            peer.next == Next::Idle
+        });
+        for rank in left.iter().chain(idle).collect::<Vec<_>>() {
             self.report_if_needed(at, peers[rank as usize]);
         }
         self.fail_operation(at)

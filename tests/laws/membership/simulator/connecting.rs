@@ -266,7 +266,7 @@ impl World {
 
     /// Votes on whether this member has all its links.
     fn vote(&mut self, at: usize, is_linked: bool) -> Result<(), BrokenLaw> {
-        let (now, evict_missing) = (self.network.now, self.scenario.evict_missing);
+        let (now, evict_missing) = (self.network.now, self.evicts());
         let process = &mut self.processes[at];
         let Some(attempt) = process.attempt.as_mut().filter(|attempt| !attempt.has_voted) else {
             return Ok(());

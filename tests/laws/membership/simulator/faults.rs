@@ -1,10 +1,11 @@
 //! Faults, and the evidence of them that reaches the processes.
 //! Law: a dead, silent or disconnected process is noticed within a bounded time by its peers.
 
+use super::caller::Next;
 use super::network::Event;
 use super::world::{Process, World};
 use super::{BUSY, DELAY, FaultMix, SILENCE, Scenario};
-use ringreduce::recovery::membership::{Body, Evidence, Input, Message, Time};
+use ringreduce::recovery::membership::{Body, Evidence, Input, Message, Ranks, Time, Verdict};
 
 /// The longest delay of the launcher's news of an end, beyond the usual one.
 const LATE_NEWS: usize = 400;
@@ -33,6 +34,10 @@ pub(super) enum Fault {
     Revoke { at: usize },
     /// A program delays its next change.
     Delay { at: usize, time: Time },
+    /// A program aborts its call.
+    Abort { at: usize },
+    /// A program makes no call any more once one has timed out.
+    Idle { at: usize },
 }
 
 impl World {
@@ -71,12 +76,13 @@ impl World {
         if self.scenario.fault_mix == FaultMix::Deaths {
             return match self.random.below(8) {
                 0 => Fault::Delay { at: of, time: self.random.below(BUSY as usize) as Time },
+                1 => Fault::Abort { at: of },
                 _ => Fault::Kill { of: victim, restart },
             };
         }
         let time = 1 + self.random.below(BUSY as usize) as Time;
         let some = (self.random.below(4) != 0).then_some(time);
-        match self.random.below(12) {
+        match self.random.below(13) {
             0..3 => Fault::Kill { of: victim, restart },
             3..5 => Fault::Pause { of, time },
             5 => Fault::Cut { from: of, to: other, time: some },
@@ -84,6 +90,11 @@ impl World {
             7..9 => Fault::Partition { set: self.random.below(1 << size) as u32, time: some },
             9 => Fault::Suspicion { at: of, of: other },
             10 => Fault::Revoke { at: of },
+            11 if self.random.below(2) == 0 => Fault::Abort { at: of },
+            // Only an eviction ends the others' wait for such a program.
+            11 if self.scenario.evict_missing && self.scenario.deadline.is_some() => {
+                Fault::Idle { at: of }
+            }
             _ => Fault::Delay { at: of, time },
         }
     }
@@ -130,6 +141,20 @@ impl World {
             }
             Fault::Revoke { .. } => {}
             Fault::Delay { at, time } => self.processes[at].change_delay = time,
+            Fault::Abort { at } => return self.abort(at),
+            Fault::Idle { at } => self.processes[at].becomes_idle = true,
+        }
+        Ok(())
+    }
+
+    fn abort(&mut self, at: usize) -> Result<(), super::laws::BrokenLaw> {
+        let process = &self.processes[at];
+        // A member that aborts a change may be left behind.
+        let may =
+            self.scenario.fault_mix == FaultMix::All || matches!(process.next, Next::Agreement(_));
+        if may && process.is_active() && !process.paused && self.polls(at) {
+            self.step(at, Input::Withdraw)?;
+            self.answer(at, Verdict::TimedOut { missing: Ranks::NONE });
         }
         Ok(())
     }

@@ -110,9 +110,13 @@ impl Laws {
             Verdict::Revoked(cause) => self.check_cause((at, all), cause, now),
             Verdict::Ok(sequence) => self.succeeded((at, all), sequence),
             // A program that has given up a change, and is busy, comes late to its connecting.
+            Verdict::Undone { epoch, .. }
+                if self.scenario.is_busy && self.scenario.deadline.is_some() =>
+            {
+                self.undone((at, all), epoch)
+            }
             Verdict::Failed(_) | Verdict::Undone { .. }
-                if self.scenario.fault_mix == FaultMix::None
-                    && !(self.scenario.is_busy && self.scenario.deadline.is_some()) =>
+                if self.scenario.fault_mix == FaultMix::None =>
             {
                 Err(("nothing fails by itself", format!("process {at}: {verdict:?}")))
             }
@@ -131,13 +135,7 @@ impl Laws {
                 self.epoch((at, all), (epoch, members, recovery))
             }
             Verdict::Closed { epoch } => self.has_outcome((at, all), epoch, true),
-            Verdict::Undone { epoch, .. } => {
-                // The closing of an older epoch has ended no agreement of this one.
-                if epoch == all[at].current.0 {
-                    self.agreements.call_again(at, &all[at], None);
-                }
-                self.has_outcome((at, all), epoch, false)
-            }
+            Verdict::Undone { epoch, .. } => self.undone((at, all), epoch),
             Verdict::QuorumLost { .. } | Verdict::Evicted { .. }
                 if self.scenario.fault_mix != FaultMix::All =>
             {
@@ -147,6 +145,14 @@ impl Laws {
             Verdict::QuorumLost { live } => self.gave_up((at, all), &live, network),
             Verdict::Failed(_) | Verdict::TimedOut { .. } | Verdict::Evicted { .. } => Ok(()),
         }
+    }
+
+    fn undone(&mut self, (at, all): Receiver<'_>, epoch: u32) -> Result<(), BrokenLaw> {
+        // The closing of an older epoch has ended no agreement of this one.
+        if epoch == all[at].current.0 {
+            self.agreements.call_again(at, &all[at], None);
+        }
+        self.has_outcome((at, all), epoch, false)
     }
 
     /// Checks a cause: a rank named as certainly dead must be dead; and if deaths are the only

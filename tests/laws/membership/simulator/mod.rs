@@ -143,7 +143,7 @@ impl Scenario {
             settings: Settings {
                 grace: 20,
                 answer_timeout: 150,
-                settling: SETTLING,
+                settling: if all_faults && sometimes(random, 2) { 150 } else { SETTLING },
                 uniform: !sometimes(random, 4),
             },
             operations,

@@ -22,7 +22,7 @@ fn ends_operation(event: &Event) -> bool {
 
 impl World {
     /// True if the process is in a call that tells its state machine of all events.
-    fn polls(&self, at: usize) -> bool {
+    pub(super) fn polls(&self, at: usize) -> bool {
         let process = &self.processes[at];
         match process.next {
             Next::Agreement(_) | Next::Membership(_) | Next::Closing(_) => true,
@@ -43,7 +43,15 @@ impl World {
             _ => {}
         }
         self.processes[at].unread.push(event);
-        if self.polls(at) { self.read(at) } else { self.fail_operation(at) }
+        self.read_if_due(at)
+    }
+
+    pub(super) fn read_if_due(&mut self, at: usize) -> Result<(), BrokenLaw> {
+        match self.processes[at].reads_later {
+            true => Ok(()),
+            false if self.polls(at) => self.read(at),
+            false => self.fail_operation(at),
+        }
     }
 
     /// Makes an operation fail, if there is a reason.
@@ -66,9 +74,15 @@ impl World {
             Event::Evidence { .. } => 1,
             _ => 2,
         });
+        let group = self.processes[at].group;
         for event in unread {
             if !self.processes[at].is_active() {
                 return Ok(());
+            }
+            // Once the process has gone on in another communicator, only ends are news there.
+            let is_over = self.processes[at].group != group;
+            if is_over && !matches!(event, Event::Evidence { .. }) {
+                continue;
             }
             match event {
                 Event::Message { from, to, message, .. } => self.message(from, to, &message)?,
@@ -106,6 +120,7 @@ impl World {
         evidence != Evidence::Suspected
             || !self.processes[of].is_active()
             || self.processes[of].paused
+            || self.processes[of].next == Next::Idle
             || self.network.is_blocked(of, at)
             || self.network.is_blocked(at, of)
             || self.laws.suspects_without_reason(at, of)

@@ -39,8 +39,9 @@ pub(super) struct Process {
     pub(super) was_paused: bool,
     /// Events that arrived while the process was stopped.
     inbox: Vec<Event>,
-    /// Events that the state machine has not been told: see `polling`.
+    /// Events that the state machine has not been told, and whether more come first: see `polling`.
     pub(super) unread: Vec<Event>,
+    pub(super) reads_later: bool,
     /// Events of communicators in which the process is not yet.
     pub(super) parked: Vec<Event>,
     /// The last decision, if the program has not taken it yet: the epoch, the members and the last
@@ -62,6 +63,8 @@ pub(super) struct Process {
     /// How often the program has waited for another call instead.
     pub(super) switches: u32,
     pub(super) operation: Operation,
+    /// The program makes no call any more once one has timed out.
+    pub(super) becomes_idle: bool,
     /// The delay of the program's next change.
     pub(super) change_delay: Time,
     /// The number of the communicator's epoch, its ranks, and the last operation before it.
@@ -98,10 +101,12 @@ impl Process {
             was_paused: false,
             inbox,
             unread,
+            reads_later: false,
             peers,
             candidates,
             next,
             switches: 0,
+            becomes_idle: false,
             operation,
             change_delay: 0,
             epoch,
@@ -171,7 +176,7 @@ impl World {
             self.happen(event)?;
         }
         for (number, process) in self.processes.iter().enumerate() {
-            if process.group.is_some() && process.is_active() {
+            if process.group.is_some() && process.is_active() && process.next != Next::Idle {
                 let state = (process.epoch, &process.members, &process.next, process.paused);
                 return Err(stuck(number, &format!("{state:?}\n{:?}", process.member)));
             }
@@ -226,7 +231,8 @@ impl World {
             Event::Move { at } => self.caller(at),
             Event::Awaited { at, of, epoch } => {
                 let waits = process.epoch == epoch && process.next == Next::Operation;
-                let evidence = Evidence::Left;
+                let is_idle = self.processes[of].next == Next::Idle;
+                let evidence = if is_idle { Evidence::Suspected } else { Evidence::Left };
                 if waits { self.arrives(at, Event::Evidence { at, of, evidence }) } else { Ok(()) }
             }
             Event::Ready { of, .. } => {
@@ -350,11 +356,14 @@ impl World {
     }
 
     fn resume(&mut self, at: usize) -> Result<(), BrokenLaw> {
-        self.processes[at].paused = false;
+        let process = &mut self.processes[at];
+        (process.paused, process.reads_later) = (false, true);
         for event in core::mem::take(&mut self.processes[at].inbox) {
             self.happen(event)?;
         }
-        Ok(())
+        // All that came meanwhile is read before the time is looked at.
+        self.processes[at].reads_later = false;
+        self.read_if_due(at)
     }
 }
 
