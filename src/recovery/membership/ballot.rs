@@ -358,7 +358,7 @@ impl Member {
         slot.has_asked |= asks_all;
         let to = match asks_all {
             true if at == SETTLE => self.members.clone(),
-            true => &slot.without_calls(&self.members) | &leader,
+            true => &slot.absent(&self.members) | &leader,
             false => leader,
         };
         if at != SETTLE {

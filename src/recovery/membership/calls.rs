@@ -108,6 +108,7 @@ impl Member {
         // Answers that came since the last call are to be read first.
         let read = self.after(self.settings.grace);
         self.quorum_deadline = self.quorum_deadline.map(|until| until.max(read));
+        self.quorum_lost = self.now;
         if self.is_closed {
             // The others go on by that decision, and will make no further call here.
             return self.tell(Verdict::Closed { epoch: self.epoch });
@@ -143,13 +144,15 @@ impl Member {
         self.give_up_closing();
     }
 
-    /// The program waits no longer for its call, so this rank may not answer a ballot for long.
+    /// The program waits no longer for its call, and this rank may leave ballots unanswered.
     pub(super) fn withdraw(&mut self) {
         let Some(Pending { slot: at, .. }) = self.pending.take() else { return };
         let Some(slot) = self.slots.get_mut(&at) else { return };
         slot.withdraw(self.me);
         slot.has_asked = false;
         let told = core::mem::take(&mut slot.told);
+        // All that learn of the withdrawal have to learn of the next call.
+        slot.asked_by = &slot.asked_by | &told;
         self.broadcast(&told, at, &Body::Withdraw);
     }
 
@@ -205,6 +208,9 @@ impl Member {
         let Some(pending) = &mut self.pending else { return };
         pending.ask_at = None;
         let (at, kind, live) = (pending.slot, pending.call.kind, self.live());
+        if let Some(slot) = self.slots.get_mut(&at) {
+            slot.stayed_away = slot.withdrawn.clone();
+        }
         let is_open = |slot: &&Agreement| !slot.has_asked && slot.decided.is_none();
         if self.slots.get(&at).filter(is_open).is_some_and(|slot| !slot.absent(&live).is_empty()) {
             self.ask(at, kind);
@@ -289,14 +295,9 @@ impl Member {
     /// call alone.
     #[must_use]
     pub fn missing(&self) -> Ranks {
-        self.among_heard(&self.not_waiting())
-    }
-
-    /// The live members whose programs, as far as is known, do not wait in the call of this one.
-    fn not_waiting(&self) -> Ranks {
         let slot = self.pending.and_then(|pending| self.slots.get(&pending.slot));
         let withdrawn = slot.map_or(Ranks::NONE, |slot| &self.live() & &slot.withdrawn);
-        &self.without_this_call() | &withdrawn
+        self.among_heard(&(&self.without_this_call() | &withdrawn))
     }
 
     fn among_heard(&self, missing: &Ranks) -> Ranks {
@@ -309,19 +310,22 @@ impl Member {
     }
 
     /// The members that keep the call of this member waiting: those that have made no call; else
-    /// those that have made another one; else those that have not answered the ballot of this
-    /// member; else the leader, unless its ballot waits for members other than this one.
+    /// those that have made another one; else those that gave up theirs and stayed away; else those
+    /// that have not answered the ballot of this member; else the leader, unless its ballot waits
+    /// for members other than this one.
     #[must_use]
     pub fn awaited(&self) -> Ranks {
-        let (missing, live) = (self.missing(), self.live());
+        let (missing, live) = (self.among_heard(&self.without_this_call()), self.live());
         let pending = self.pending.as_ref();
         let Some(slot) = pending.and_then(|pending| self.slots.get(&pending.slot)) else {
             return missing;
         };
-        let silent = self.among_heard(&slot.absent(&live));
+        let silent = self.among_heard(&slot.without_calls(&live));
+        let away = &live & &slot.stayed_away;
         match &slot.lead {
             _ if !silent.is_empty() => silent,
             _ if !missing.is_empty() => missing,
+            _ if !away.is_empty() => away,
             Some(lead) => &lead.asked - &lead.answered,
             None => {
                 let (others, leader) = (live.without(self.me), live.lowest());
@@ -341,14 +345,15 @@ impl Member {
     }
 
     pub(super) fn deadline(&mut self) {
-        let (missing, awaited) = (self.not_waiting(), self.awaited());
+        let (missing, awaited) = (self.without_this_call(), self.awaited());
         let Some(pending) = &mut self.pending else { return };
         if !pending.evict_missing {
             self.withdraw();
             return self.tell(Verdict::TimedOut { missing: awaited });
         }
         pending.deadline = None;
-        self.suspect(&missing);
+        let away = self.slots.get(&pending.slot).map(|slot| slot.stayed_away.clone());
+        self.suspect(&(&missing | &away.unwrap_or_default()));
         self.advance_all();
     }
 }

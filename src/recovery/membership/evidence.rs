@@ -153,21 +153,24 @@ impl Member {
         self.quorum_deadline = self.quorum_deadline.map(|before| before.max(until));
     }
 
+    /// The agreements that have to be decided: that of the waiting call, and the settlement.
+    pub(super) fn open_slots(&self) -> [Option<&Agreement>; 2] {
+        let is_open = |slot: &&Agreement| slot.call.is_some() && slot.decided.is_none();
+        let at = [self.pending.map(|pending| pending.slot), Some(SETTLE)];
+        at.map(|at| at.and_then(|at| self.slots.get(&at)).filter(is_open))
+    }
+
     /// Ends this member, unless better evidence has brought a quorum, or may come from live ranks
     /// that do not answer while their programs are busy. A settlement waits for these as long as
-    /// for their reports.
+    /// for their reports, and an eviction until its deadline.
     pub(super) fn end_without_quorum(&mut self) {
-        let (live, pending) = (self.live(), self.pending.map(|pending| pending.slot));
-        let is_open = |slot: &&Agreement| slot.call.is_some() && slot.decided.is_none();
-        let open = |at| self.slots.get(&at).filter(is_open);
-        let (call, settle) = (pending.and_then(open), open(SETTLE));
+        let (live, [call, settle]) = (self.live(), self.open_slots());
         if self.has_quorum() {
             self.quorum_deadline = None;
             return;
         }
         if call.is_none() && settle.is_none() {
-            // The next call looks at this again.
-            self.quorum_deadline = Some(self.now);
+            // The next call has the same deadline.
             return;
         }
         let silent = (&live - &self.answered).without(self.me);

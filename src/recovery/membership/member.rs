@@ -121,11 +121,13 @@ pub struct Member {
     pub(super) pending: Option<Pending>,
     /// A connection has ended: until this time another member may report a better cause.
     pub(super) grace: Option<(Time, Cause)>,
-    /// The live ranks are no quorum: until this time better evidence may make them one. Since when
-    /// they are none, the ranks that this one has asked for evidence, and those that have answered.
+    /// The live ranks are no quorum: until this time better evidence may make them one.
     pub(super) quorum_deadline: Option<Time>,
+    /// The time since which the current call has had no quorum.
     pub(super) quorum_lost: Time,
+    /// The ranks that this one has asked for the ends that they know of.
     pub(super) asked_for_ends: Ranks,
+    /// Of them, those that have answered.
     pub(super) answered: Ranks,
     /// The decision that began this epoch, and its slot, for members that missed it.
     pub(super) origin: Option<(u32, Value)>,
@@ -333,7 +335,8 @@ impl Member {
         let grace = self.grace.map(|(until, _)| until);
         let call = self.pending.into_iter();
         let of_call = call.flat_map(|pending| [pending.ask_at, pending.deadline]).flatten();
-        alarms.chain(grace).chain(of_call).chain(self.quorum_deadline).min()
+        let quorum = self.quorum_deadline.filter(|_| self.open_slots().iter().any(Option::is_some));
+        alarms.chain(grace).chain(of_call).chain(quorum).min()
     }
 
     fn tick(&mut self) {

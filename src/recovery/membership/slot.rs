@@ -18,8 +18,10 @@ pub(super) struct Agreement {
     pub(super) agreeing: Ranks,
     pub(super) changing: Ranks,
     pub(super) closing: Ranks,
-    /// Of them, the ranks whose programs wait no longer: these answer once they call again.
+    /// Of them, the ranks whose programs wait no longer: these answer once they call again. Those
+    /// that stayed away had withdrawn before this rank last asked all.
     pub(super) withdrawn: Ranks,
+    pub(super) stayed_away: Ranks,
     /// The ranks that this one has told its call, and those that have asked for it.
     pub(super) told: Ranks,
     pub(super) asked_by: Ranks,
@@ -65,6 +67,7 @@ impl Agreement {
             calls.remove(rank);
         }
         self.withdrawn.remove(rank);
+        self.stayed_away.remove(rank);
         _ = match kind {
             AgreementKind::Settle => false,
             AgreementKind::Agree => self.agreeing.insert(rank),

@@ -3,9 +3,9 @@
 //! those at distances of powers of two in the order of ranks (the links of Chord, Stoica et al.
 //! 2001), since the leader may end meanwhile. So `n` members send about `n` log `n` messages, and
 //! news takes at most log `n` hops.
-//! Law: a member tells each neighbour each fact once, and again where it is asked, and an outcome
-//! also to all that know of its call. News passes only by members whose programs are in a call. A
-//! member that lacks a quorum asks all, and whoever it has asked tells it later news, too.
+//! Law: a member tells each neighbour each fact once, and again where it is asked, and a decision
+//! to all that know of its call. News passes only by members whose programs are in a call. A member
+//! that lacks a quorum asks all, and whoever it has asked tells it later news, too.
 
 use std::collections::BTreeSet;
 
@@ -90,8 +90,9 @@ impl Member {
         (self.me + distance) % self.span()
     }
 
-    /// Tells a decision to all that know of the call of this member, whose program goes on now and
-    /// may not answer for long.
+    /// Tells the decision of an agreement to all that know of the call of this member, whose
+    /// program goes on now and may leave their questions unanswered. After a closing the member
+    /// says goodbye to all.
     pub(super) fn tell_decision(&mut self, at: u32, value: &Value) {
         let told = self.slots.get(&at).map_or(Ranks::NONE, |slot| slot.told.clone());
         for rank in (&told - &self.gone).without(self.me).iter() {

@@ -49,9 +49,9 @@ pub enum Verdict {
     /// The deadline passed, a change of the members has overtaken an agreement, or members change
     /// the members again instead of closing a change; the same call may be made again.
     TimedOut {
-        /// The ranks that have not called, or else have not answered. Of an agreement that was
-        /// overtaken, the members of the new epoch that wait there; of a closing for which all have
-        /// called, the members that have given it up.
+        /// The ranks that have not called, or else have given up their calls or not answered. Of an
+        /// agreement that was overtaken, the members of the new epoch that wait there; of a closing
+        /// for which all have called, the members that have given it up.
         missing: Ranks,
     },
     /// The live ranks are no quorum: the others may be alive and decide.

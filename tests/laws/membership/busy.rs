@@ -166,3 +166,39 @@ fn a_member_that_gave_up_does_not_call_again_by_itself() {
         }
     }
 }
+
+/// Rank 0 never calls. The deadlines of the others pass one after the other, and each learns first
+/// that those before it wait no longer.
+#[test]
+fn ranks_whose_deadlines_pass_together_name_the_one_that_is_missing() {
+    let mut all = members(4);
+    for rank in 1..4 {
+        let limited = Input::Change { deadline: Some(DEADLINE + rank), evict_missing: false };
+        let steps = call(&mut all, rank as u32, 0, limited);
+        assert_eq!(deliver(&mut all, &[0], steps), []);
+    }
+    for rank in 1..4 {
+        let tick = call(&mut all, rank as u32, DEADLINE + rank, Input::Tick);
+        let verdicts = deliver_within(&mut all, DEADLINE + rank, tick, |_, _, _| false);
+        let missing = Ranks::only(0);
+        assert_eq!(verdicts, [(rank as u32, Verdict::TimedOut { missing })]);
+    }
+}
+
+/// Rank 1 aborts its call and calls again, which rank 2 has not asked for: it is not evicted.
+#[test]
+fn a_member_that_calls_again_is_known_to_wait() {
+    let mut all = members(4);
+    let evicts = Input::Change { deadline: Some(DEADLINE), evict_missing: true };
+    let is_ballot = |_, _, message: &Message| matches!(message.body, Body::Prepare(_));
+    for rank in [0, 1, 3, 2] {
+        let steps = call(&mut all, rank, 0, evicts);
+        assert_eq!(deliver_within(&mut all, 0, steps, is_ballot), []);
+    }
+    for input in [Input::Withdraw, evicts] {
+        let steps = call(&mut all, 1, 1, input);
+        assert_eq!(deliver_within(&mut all, 1, steps, is_ballot), []);
+    }
+    let late = all[2].step(DEADLINE, Input::Tick);
+    assert_eq!(late.verdicts, [], "nobody is suspected");
+}
