@@ -14,6 +14,19 @@ fn call(all: &mut [Member], rank: u32, time: u64, input: Input<'_>) -> Vec<(u32,
     vec![(rank, all[rank as usize].step(time, input))]
 }
 
+/// Each of these ranks, and no other, goes on with all of them.
+fn all_go_on(verdicts: &[(u32, Verdict)], ranks: &Ranks) {
+    let goes_on =
+        |it: &Verdict| matches!(it, Verdict::Membership { members, .. } if members == ranks);
+    let ones: Ranks =
+        verdicts.iter().filter(|(_, it)| goes_on(it)).map(|(rank, _)| *rank).collect();
+    assert_eq!(ones, *ranks, "{verdicts:?}");
+}
+
+fn is_lost(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::QuorumLost { .. })
+}
+
 /// The ballot of the leader comes after the deadline of rank 1, whose program calls again much
 /// later. `gives_up` ends the wait of rank 1.
 fn a_late_ballot(gives_up: impl Fn(&mut Member) -> Outputs) {
@@ -47,10 +60,7 @@ fn a_late_ballot(gives_up: impl Fn(&mut Member) -> Outputs) {
         steps.push((1, all[1].step(time, Input::Message(from, &message))));
     }
     let verdicts = deliver_within(&mut all, time, steps, |_, _, _| false);
-    let members = Ranks::first(3).unwrap();
-    let is_of_all =
-        |it: &Verdict| matches!(it, Verdict::Membership { members: new, .. } if *new == members);
-    assert_eq!(verdicts.iter().filter(|(_, it)| is_of_all(it)).count(), 3, "{verdicts:?}");
+    all_go_on(&verdicts, &Ranks::first(3).unwrap());
 }
 
 #[test]
@@ -84,8 +94,7 @@ fn a_member_waits_for_what_a_busy_one_knows() {
         time += SETTINGS.answer_timeout;
         let tick = call(&mut all, 0, time, Input::Tick);
         let verdicts = deliver_within(&mut all, time, tick, unread);
-        let has_ended = verdicts.iter().any(|(_, it)| matches!(it, Verdict::QuorumLost { .. }));
-        assert!(!has_ended, "{verdicts:?}");
+        assert!(!verdicts.iter().any(|(_, it)| is_lost(it)), "{verdicts:?}");
     }
     let mut steps = call(&mut all, 1, time, Input::Evidence(&certain));
     steps.extend(call(&mut all, 1, time, change()));
@@ -93,10 +102,7 @@ fn a_member_waits_for_what_a_busy_one_knows() {
     steps.extend(call(&mut all, 1, time, Input::Message(0, &ask)));
     let verdicts =
         deliver_within(&mut all, time, steps, |from, to, _| lost.contains(&to.max(from)));
-    let members = Ranks::first(2).unwrap();
-    let is_of_both =
-        |it: &Verdict| matches!(it, Verdict::Membership { members: new, .. } if *new == members);
-    assert_eq!(verdicts.iter().filter(|(_, it)| is_of_both(it)).count(), 2, "{verdicts:?}");
+    all_go_on(&verdicts, &Ranks::first(2).unwrap());
 }
 
 /// Without an answer from ranks that wait too, the wait ends.
@@ -111,10 +117,6 @@ fn a_member_gives_up_once_the_others_wait_too() {
     }
     let tick = call(&mut all, 0, SETTINGS.answer_timeout, Input::Tick);
     assert!(tick[0].1.verdicts.iter().any(is_lost), "{tick:?}");
-}
-
-fn is_lost(verdict: &Verdict) -> bool {
-    matches!(verdict, Verdict::QuorumLost { .. })
 }
 
 /// An eviction treats a rank that gave up its call, and stays away, as one that never called.
@@ -142,10 +144,7 @@ fn a_member_that_does_not_come_back_is_evicted() {
                 verdicts.extend(deliver_within(&mut all, time, steps, busy));
             }
         }
-        let rest: Ranks = rest.into_iter().collect();
-        let is_of_rest =
-            |it: &Verdict| matches!(it, Verdict::Membership { members, .. } if *members == rest);
-        assert_eq!(verdicts.iter().filter(|(_, it)| is_of_rest(it)).count(), 2, "{verdicts:?}");
+        all_go_on(&verdicts, &rest.into_iter().collect());
     }
 }
 

@@ -223,7 +223,7 @@ impl World {
         // An operation of a revoked communicator has failed before it begins, and so has one that
         // finds a lost rank.
         let process = &self.processes[at];
-        let is_revoked = process.member.revoked().is_some() && process.current.0 == 0;
+        let is_revoked = process.member.revoked().is_some();
         let members: Vec<_> =
             process.members.iter().map(|rank| process.peers[rank as usize]).collect();
         let has_failed = is_revoked || self.has_lost(at, &members);
