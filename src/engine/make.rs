@@ -49,7 +49,7 @@ impl Engine {
     /// Makes a call, or a piece of one, by its plan; false if the call is for registered memory
     /// alone, and is still to be made.
     pub(super) fn make_at_once(&mut self, call: &CheckedCall<'_>) -> Result<bool> {
-        let usable = self.check_usable(call.name);
+        let usable = self.check_usable(call.name).and_then(|()| self.check_revoked(call));
         if call.settings.is_dry_run || usable.is_err() && !self.is_uniform(call) {
             return usable.and_then(|()| self.walk(call));
         }
@@ -63,7 +63,7 @@ impl Engine {
         }
     }
 
-    fn is_uniform(&self, call: &CheckedCall<'_>) -> bool {
+    pub(super) fn is_uniform(&self, call: &CheckedCall<'_>) -> bool {
         call.settings.preferences.failures.uniform && self.rank_info.size() > 1
     }
 

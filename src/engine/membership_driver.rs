@@ -14,8 +14,8 @@ use crate::error::{Error, Peer, Place, Result};
 use crate::health::Peers;
 use crate::health::last_vote::LAST_VOTE_BYTES;
 use crate::recovery::membership::{
-    Body, Evidence, Input, LastVotes, Member, Message, Outputs, Ranks, Settings, Time, Verdict,
-    decode, encode,
+    Body, Cause, Evidence, Input, LastVotes, Member, Message, Outputs, Ranks, Settings, Time,
+    Verdict, decode, encode,
 };
 use crate::sync::{Instant, WaitNotice, rank_list};
 
@@ -235,6 +235,11 @@ impl MembershipDriver {
     /// Drops verdicts that no call of this rank waits for.
     pub(crate) fn discard_verdicts(&mut self) {
         self.verdicts.clear();
+    }
+
+    /// The cause for which the membership is revoked, if it is.
+    pub(crate) fn revoked(&self) -> Option<Cause> {
+        self.member.revoked()
     }
 
     /// The ranks of `members` that are known to have ended.

@@ -10,10 +10,12 @@ use super::membership_driver::{MembershipDriver, connect_limit};
 use super::settings::Settings;
 use crate::config::deadline_after;
 use crate::error::{Error, Result};
+use crate::exec::{Halt, Stop};
 use crate::health::Peers;
 use crate::memory::Buffer;
 use crate::plan::Request;
 use crate::recovery::membership::{Evidence, Input, Ranks, Verdict};
+use crate::transport::Fault;
 
 /// The all-or-none outcome of calls: the state of a rank, and the driver once a recovery began.
 #[derive(Debug, Default)]
@@ -55,6 +57,24 @@ impl Engine {
             return Ok(());
         }
         Err(error)
+    }
+
+    /// An error if an agreement has revoked this communicator, where ranks gave up on one. What
+    /// each rank brings to a settlement is fixed since then, so no later call can end alike.
+    pub(super) fn check_revoked(&mut self, call: &CheckedCall<'_>) -> Result<()> {
+        if !self.is_uniform(call) {
+            return Ok(());
+        }
+        let driver = self.all_or_none.driver.as_ref();
+        let Some(cause) = driver.and_then(|driver| driver.revoked()) else { return Ok(()) };
+        let (peer, me) = (cause.rank as usize, self.rank_info.rank);
+        if peer == me {
+            let first = "in an agreement the other ranks gave up on this one".into();
+            return Err(self.broken_by(Error::Broken { call: call.name, first }));
+        }
+        let evidence = "in an agreement the ranks gave up on it".into();
+        let halt = Halt { stop: Stop::Fault(Fault::Lost(evidence)), step: 0, peer };
+        Err(self.fail(call.settings, call.name, halt))
     }
 
     /// A barrier after the call: a rank that passes it knows that all ranks have the result.

@@ -1,8 +1,9 @@
 //! Uniform calls: whichever rank dies at any time, the same calls succeed at all survivors, and a
 //! failed call can be repeated on the same buffer.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, raise};
 use ringreduce::{CallOptions, Communicator, DataType, Error, FoldOrder, ReduceOp};
 
 use harness::processes::{Process, World, this_builder};
@@ -89,6 +90,48 @@ fn calls_on_one_host_succeed_at_all_survivors_or_at_none() {
 fn calls_over_tcp_succeed_at_all_survivors_or_at_none() {
     check_survivors(3, "tcp", 6);
     check_survivors(4, "tcp", 4);
+}
+
+/// A process: rank 1 makes its agreement late, and rank 2 is stopped while it waits for that one.
+pub(crate) fn suspects() {
+    let Some(mut comm) = member() else { return };
+    let me = comm.rank();
+    comm.barrier().unwrap();
+    if me == 1 {
+        raise(Signal::SIGSTOP).unwrap();
+    }
+    assert_eq!(comm.agree(3, LONG).unwrap(), 3);
+    Process::works();
+    if me < 2 {
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+    }
+    let error = comm.all_reduce(&mut own(me, 3), ReduceOp::Sum).unwrap_err();
+    let names_it = |error: &Error| matches!(error, Error::PeerLost { peer, .. } if peer.rank == 2);
+    assert!(me == 2 || names_it(&error), "{error}");
+    match (me, comm.shrink(LONG)) {
+        (0 | 1, Ok(mut two)) => two.barrier().unwrap(),
+        (2, Err(Error::Evicted { .. })) => {}
+        (_, other) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn no_call_succeeds_after_an_agreement_that_gave_a_rank_up() {
+    if !harness::share::makes_test(3) {
+        return;
+    }
+    let transport = ["shm", "tcp"][harness::share::random_range(0..2)];
+    let mut world = World::start("faults::uniform::suspects", 3, transport, |_| Vec::new());
+    // Rank 0 says this while it has the call of rank 2.
+    let until = Instant::now() + LONG;
+    while !world.0[0].next_line(until).unwrap().contains("in agree for rank 1,") {}
+    world.0[2].signal(Signal::SIGSTOP);
+    world.0[1].signal(Signal::SIGCONT);
+    world.0[..2].iter_mut().for_each(Process::is_at_work);
+    world.0[2].signal(Signal::SIGCONT);
+    world.0[2].is_at_work();
+    world.0[..2].iter_mut().for_each(|rank| rank.write_stdin(b"go on\n"));
+    world.succeeds(transport);
 }
 
 /// Tells a rank the kind of its calls.
