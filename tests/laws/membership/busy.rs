@@ -3,7 +3,7 @@
 
 use ringreduce::recovery::membership::{
     AgreementKind, Body, Entry, Evidence, Input, LastVotes, Member, Message, Outputs, Ranks,
-    Verdict,
+    Recovery, Value, Verdict,
 };
 
 use super::{SETTINGS, change, deliver, deliver_within, members};
@@ -27,37 +27,38 @@ fn is_lost(verdict: &Verdict) -> bool {
     matches!(verdict, Verdict::QuorumLost { .. })
 }
 
-/// The ballot of the leader comes after the deadline of rank 1, whose program calls again much
-/// later. `gives_up` ends the wait of rank 1.
-fn a_late_ballot(gives_up: impl Fn(&mut Member) -> Outputs) {
+/// The ballot of the leader, rank 0, comes after the deadline of rank `busy`, 0 or 1, whose program
+/// calls again much later. `gives_up` ends the wait of that rank.
+fn a_late_ballot(busy: u32, gives_up: impl Fn(&mut Member) -> Outputs) {
     let mut all = members(3);
     let limited = Input::Change { deadline: Some(DEADLINE), evict_missing: false };
-    for (rank, input) in [(1, limited), (2, change())] {
+    for (rank, input) in [(busy, limited), (2, change())] {
         let calls = call(&mut all, rank, 0, input);
         assert_eq!(deliver(&mut all, &[], calls), []);
     }
-    let end = gives_up(&mut all[1]);
-    deliver_within(&mut all, DEADLINE, vec![(1, end)], |_, _, _| false);
-    let calls = call(&mut all, 0, DEADLINE, change());
-    // The messages wait for the next call of rank 1.
+    let end = gives_up(&mut all[busy as usize]);
+    deliver_within(&mut all, DEADLINE, vec![(busy, end)], |_, _, _| false);
+    let waiting = [1 - busy, 2];
+    let calls = call(&mut all, waiting[0], DEADLINE, change());
+    // The messages wait for the next call of the busy rank.
     let mut unread = Vec::new();
     let verdicts = deliver_within(&mut all, DEADLINE, calls, |from, to, message| {
-        if to == 1 {
+        if to == busy {
             unread.push((from, message.clone()));
         }
-        to == 1
+        to == busy
     });
     assert_eq!(verdicts, []);
     let mut time = DEADLINE;
     for _ in 0..8 {
         time += SETTINGS.answer_timeout;
-        let ticks = [0, 2].map(|rank| (rank, all[rank as usize].step(time, Input::Tick))).to_vec();
-        let busy = |_, to, _: &_| to == 1;
-        assert_eq!(deliver_within(&mut all, time, ticks, busy), [], "nobody is suspected");
+        let ticks = waiting.map(|rank| (rank, all[rank as usize].step(time, Input::Tick))).to_vec();
+        let is_unread = |_, to, _: &_| to == busy;
+        assert_eq!(deliver_within(&mut all, time, ticks, is_unread), [], "nobody is suspected");
     }
-    let mut steps = call(&mut all, 1, time, change());
+    let mut steps = call(&mut all, busy, time, change());
     for (from, message) in unread {
-        steps.push((1, all[1].step(time, Input::Message(from, &message))));
+        steps.push((busy, all[busy as usize].step(time, Input::Message(from, &message))));
     }
     let verdicts = deliver_within(&mut all, time, steps, |_, _, _| false);
     all_go_on(&verdicts, &Ranks::first(3).unwrap());
@@ -65,16 +66,20 @@ fn a_late_ballot(gives_up: impl Fn(&mut Member) -> Outputs) {
 
 #[test]
 fn a_member_whose_deadline_has_passed_is_not_suspected() {
-    a_late_ballot(|member| {
-        let outputs = member.step(DEADLINE, Input::Tick);
-        assert!(matches!(outputs.verdicts[..], [Verdict::TimedOut { .. }]), "{outputs:?}");
-        outputs
-    });
+    for rank in [0, 1] {
+        a_late_ballot(rank, |member| {
+            let outputs = member.step(DEADLINE, Input::Tick);
+            assert!(matches!(outputs.verdicts[..], [Verdict::TimedOut { .. }]), "{outputs:?}");
+            outputs
+        });
+    }
 }
 
 #[test]
 fn a_member_whose_call_was_aborted_is_not_suspected() {
-    a_late_ballot(|member| member.step(DEADLINE, Input::Withdraw));
+    for rank in [0, 1] {
+        a_late_ballot(rank, |member| member.step(DEADLINE, Input::Withdraw));
+    }
 }
 
 /// Rank 1 of five knows that the last three have certainly ended, but is busy while rank 0 asks.
@@ -137,12 +142,9 @@ fn a_member_that_does_not_come_back_is_evicted() {
             let steps = call(&mut all, rank, DEADLINE, evicts);
             verdicts.extend(deliver_within(&mut all, DEADLINE, steps, busy));
         }
-        for times in 0..4 {
-            let time = 2 * DEADLINE + times * SETTINGS.answer_timeout;
-            for rank in rest.clone() {
-                let steps = call(&mut all, rank, time, Input::Tick);
-                verdicts.extend(deliver_within(&mut all, time, steps, busy));
-            }
+        for rank in rest.clone() {
+            let steps = call(&mut all, rank, 2 * DEADLINE, Input::Tick);
+            verdicts.extend(deliver_within(&mut all, 2 * DEADLINE, steps, busy));
         }
         all_go_on(&verdicts, &rest.into_iter().collect());
     }
@@ -200,4 +202,43 @@ fn a_member_that_calls_again_is_known_to_wait() {
     }
     let late = all[2].step(DEADLINE, Input::Tick);
     assert_eq!(late.verdicts, [], "nobody is suspected");
+}
+
+/// Rank 3 has asked all for their calls, and goes on with the decision that it learns of.
+#[test]
+fn all_that_were_asked_learn_of_the_decision() {
+    let mut one = members(4).swap_remove(3);
+    one.step(0, Input::Agree { flags: 1, deadline: None });
+    let ticks = [1, 2].map(|times| one.step(times * SETTINGS.answer_timeout, Input::Tick));
+    let asks = |(_, it): &&(u32, Message)| matches!(it.body, Body::Enter(Entry { asks: true, .. }));
+    let asked: Ranks =
+        ticks.iter().flat_map(|it| &it.sends).filter(asks).map(|(to, _)| *to).collect();
+    assert_eq!(asked, Ranks::first(3).unwrap());
+    let value = Value {
+        kind: AgreementKind::Agree,
+        members: Ranks::first(4).unwrap(),
+        flags: 1,
+        recovery: Recovery::default(),
+        cause: None,
+    };
+    let decide = Message { epoch: 0, slot: 1, body: Body::Decide(value) };
+    let sends = one.step(3 * SETTINGS.answer_timeout, Input::Message(0, &decide)).sends;
+    let told: Ranks = sends.iter().filter(|(_, it)| *it == decide).map(|(to, _)| *to).collect();
+    assert_eq!(told, asked.without(0), "the others may wait for this rank alone");
+}
+
+/// Rank 1 has asked all, gives up its call, and makes it again.
+#[test]
+fn all_that_know_of_a_withdrawal_learn_of_the_next_call() {
+    let mut one = members(4).swap_remove(1);
+    let limited = Input::Change { deadline: Some(DEADLINE), evict_missing: false };
+    let to = |outputs: &Outputs, is_wanted: fn(&Body) -> bool| -> Ranks {
+        outputs.sends.iter().filter(|(_, it)| is_wanted(&it.body)).map(|(to, _)| *to).collect()
+    };
+    one.step(0, limited);
+    let ends = one.step(DEADLINE, Input::Tick);
+    let others = Ranks::first(4).unwrap().without(1);
+    assert_eq!(to(&ends, |it| *it == Body::Withdraw), others);
+    let again = one.step(DEADLINE, change());
+    assert_eq!(to(&again, |it| matches!(it, Body::Enter(_))), others);
 }

@@ -1,7 +1,8 @@
 //! Quorums that the last votes of dead ranks complete.
 
 use ringreduce::recovery::membership::{
-    Body, Evidence, Input, LastVotes, Member, Message, Ranks, Verdict,
+    AgreementKind, Ballot, Body, Cause, Ends, Entry, Evidence, Input, LastVotes, Member, Message,
+    Ranks, Settings, Verdict, Vote,
 };
 
 use super::{SETTINGS, change, deliver, members};
@@ -47,4 +48,87 @@ fn a_member_without_a_quorum_learns_of_ends_that_others_know() {
         let has_lost = |(_, it): &&(u32, Verdict)| matches!(it, Verdict::QuorumLost { .. });
         assert_eq!(verdicts.iter().find(has_lost), None, "{knows_first}");
     }
+}
+
+fn are_lost(ranks: impl Iterator<Item = u32>) -> Vec<(u32, Evidence, Option<LastVotes>)> {
+    ranks.map(|rank| (rank, Evidence::Strong, None)).collect()
+}
+
+fn loses_quorum(member: &mut Member, time: u64) -> bool {
+    let verdicts = member.step(time, Input::Tick).verdicts;
+    verdicts.iter().any(|it| matches!(it, Verdict::QuorumLost { .. }))
+}
+
+/// Rank 0 of five knows that the last three are lost. Rank 1 knows that they have ended, and the
+/// last vote of each goes in a message of its own.
+#[test]
+fn a_member_waits_for_the_rest_of_an_answer() {
+    let mut one = members(5).swap_remove(0);
+    one.step(0, Input::Evidence(&are_lost(2..5)));
+    one.step(0, change());
+    let due = SETTINGS.answer_timeout;
+    for (voter, time) in (2..5).zip([due - 1, due, 2 * due - 2]) {
+        assert!(!loses_quorum(&mut one, time));
+        let promised = Ballot { round: 1, leader: voter };
+        let promised_in = (0, 1);
+        let vote = Vote { promised_in, promised, ..Vote::default() };
+        let votes = Some((voter, LastVotes { call: vote, ..LastVotes::default() }));
+        let ends = Ends { dead: (2..5).collect(), votes, ..Ends::default() };
+        let cause = Cause { rank: 2, evidence: Evidence::Certain, sequence: 1 };
+        let body = Body::Revoke(cause, ends);
+        one.step(time, Input::Message(1, &Message { epoch: 0, slot: 0, body }));
+    }
+    assert!(!loses_quorum(&mut one, 4 * due), "two of two are a quorum");
+}
+
+/// Rank 0 of seven has lost its quorum, and half of the time later one more rank.
+#[test]
+fn a_member_that_loses_one_more_asks_again() {
+    let mut one = members(7).swap_remove(0);
+    let asks = |sends: &[(u32, Message)]| -> Ranks {
+        sends.iter().filter(|(_, it)| it.body == Body::Ask).map(|(to, _)| *to).collect()
+    };
+    let (due, lost) = (SETTINGS.answer_timeout, are_lost(3..7));
+    one.step(0, change());
+    let asked = asks(&one.step(0, Input::Evidence(&lost)).sends);
+    assert_eq!(asked, [1, 2].into_iter().collect());
+    let enters = Body::Enter(Entry { kind: AgreementKind::Change, asks: false });
+    one.step(0, Input::Message(1, &Message { epoch: 0, slot: 1, body: enters }));
+    let asked = asks(&one.step(due / 2, Input::Evidence(&are_lost(2..3))).sends);
+    assert_eq!(asked, Ranks::only(1));
+    assert!(!loses_quorum(&mut one, due), "rank 1 may know how that one was lost");
+    assert!(loses_quorum(&mut one, due + due / 2));
+}
+
+/// Rank 0 has asked rank 1, which learns later that rank 2 has left.
+#[test]
+fn a_member_that_has_asked_is_told_of_ranks_that_leave() {
+    let mut one = members(3).swap_remove(1);
+    one.step(0, Input::Revoke);
+    one.step(0, Input::Message(0, &Message { epoch: 0, slot: 0, body: Body::Ask }));
+    let goodbye = Message { epoch: 0, slot: 0, body: Body::Goodbye(LastVotes::default()) };
+    let sends = one.step(0, Input::Message(2, &goodbye)).sends;
+    let tells = |(to, it): &(u32, Message)| match &it.body {
+        Body::Revoke(_, ends) => *to == 0 && ends.left == Ranks::only(2),
+        _ => false,
+    };
+    assert!(sends.iter().any(tells), "{sends:?}");
+}
+
+/// Rank 0 of five, whose calls end alike, lost its quorum long before its call.
+#[test]
+fn the_wait_for_a_quorum_is_that_of_the_call() {
+    let settings = Settings { uniform: true, ..SETTINGS };
+    let mut one = Member::new(0, Ranks::first(5).unwrap(), settings).unwrap();
+    one.step(0, Input::Evidence(&are_lost(2..5)));
+    one.step(0, Input::Agree { flags: 0, deadline: Some(100) });
+    for time in [SETTINGS.grace, 100] {
+        assert!(!loses_quorum(&mut one, time));
+    }
+    let later = 10 * SETTINGS.settling;
+    one.step(later, change());
+    for time in [later + SETTINGS.grace, later + SETTINGS.settling - 1] {
+        assert!(!loses_quorum(&mut one, time), "rank 1 may answer yet");
+    }
+    assert!(loses_quorum(&mut one, later + 2 * SETTINGS.settling));
 }
