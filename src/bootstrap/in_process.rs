@@ -284,6 +284,7 @@ impl PreparedRank {
             local_size: peers.len(),
             peers: Arc::clone(&peers),
             transports,
+            streams_per_link: 1,
             shares_memory: shares,
             registrations: Arc::default(),
             messages: MessageEngine::new(

@@ -23,6 +23,8 @@ pub(crate) struct RankInfo {
     /// The communicator's name in errors; of a subgroup as above, that other communicator's.
     pub(crate) name: Arc<CommunicatorName>,
     pub(crate) transports: Vec<&'static str>,
+    /// The number of streams of a link over TCP.
+    pub(crate) streams_per_link: usize,
     /// True if every rank can map the memory of every other one.
     pub(crate) shares_memory: bool,
     /// The registered memory of this rank.

@@ -238,18 +238,31 @@ impl Prober<'_> {
         calls: usize,
         mut call: impl FnMut(&mut Self) -> Result<(), Halt>,
     ) -> Result<f64, Halt> {
-        // The first call fills the caches, and waits for ranks that come late. The second one tells
+        // The first call fills the caches, and waits for ranks that come late. The next one tells
         // all ranks how many calls there is time for.
-        call(self)?;
+        self.open_links(&mut call)?;
         let mine = self.seconds_per_call(1, &mut call)?;
         let first = self.longest_of_all(group, mine)?;
         let affordable = (SECONDS_PER_MEASUREMENT / first.max(f64::MIN_POSITIVE)) as usize;
         let calls = calls.min(affordable.div_ceil(TRIES_PER_PROBE));
-        let mut best = first;
-        for _ in 0..TRIES_PER_PROBE.min(affordable) {
+        let (mut best, tries) = (first, TRIES_PER_PROBE.min(affordable));
+        if tries > 0 {
+            // The ranks have left the call between, another one, at other times.
+            call(self)?;
+        }
+        for _ in 0..tries {
             best = best.min(self.seconds_per_call(calls, &mut call)?);
         }
         Ok(best)
+    }
+
+    /// Makes untimed calls, which connect all streams of their links: each is connected at its
+    /// first slot, and a call may send one slot.
+    pub(super) fn open_links(
+        &mut self,
+        call: &mut impl FnMut(&mut Self) -> Result<(), Halt>,
+    ) -> Result<(), Halt> {
+        (0..self.rank_info.streams_per_link).try_for_each(|_| call(self))
     }
 
     /// The longest of the times that the ranks of a group have measured.

@@ -111,6 +111,7 @@ impl Communicator {
             local_size: bootstrap.local_size(),
             peers: Arc::clone(&peers),
             transports,
+            streams_per_link: bootstrap.config.tcp_sockets,
             shares_memory: bootstrap.shares_regions() && !bootstrap.needs_tcp(),
             registrations: Arc::default(),
             messages: MessageEngine::new(
