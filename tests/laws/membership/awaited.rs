@@ -1,8 +1,10 @@
 //! The members that a call names which times out: the silent ones, not those that wait too.
 
-use ringreduce::recovery::membership::{Body, Input, Message, Ranks, Verdict};
+use ringreduce::recovery::membership::{
+    AgreementKind, Body, Entry, Evidence, Input, LastVotes, Message, Ranks, Verdict,
+};
 
-use super::{SETTINGS, deliver_within, members};
+use super::{SETTINGS, change, deliver_within, members};
 
 /// All have called, and one rank is silent from then on. A leader that has asked a member does not
 /// count as silent there before it is late.
@@ -61,4 +63,30 @@ fn a_member_that_made_another_call_is_named_by_all() {
         let all_name = [0, 1, 3, 4].map(|rank| (rank, named.clone())).to_vec();
         assert_eq!(verdicts, if time == 900 { vec![] } else { all_name });
     }
+}
+
+/// Ranks 1 to 3 wait for the ballot of rank 0, which ends after two questions.
+#[test]
+fn a_new_leader_has_as_much_time_as_the_first() {
+    let mut one = members(4).swap_remove(2);
+    one.step(0, change());
+    let enters = Body::Enter(Entry { kind: AgreementKind::Change, asks: false });
+    for rank in [0, 1, 3] {
+        one.step(0, Input::Message(rank, &Message { epoch: 0, slot: 1, body: enters.clone() }));
+    }
+    let due = SETTINGS.answer_timeout;
+    for times in [1, 2] {
+        one.step(times * due, Input::Tick);
+    }
+    let ended = 2 * due + due / 2;
+    let certain = [(0, Evidence::Certain, Some(LastVotes::default()))];
+    one.step(ended, Input::Evidence(&certain));
+    let mut leads = |time| {
+        let sends = one.step(time, Input::Tick).sends;
+        sends.iter().any(|(_, it)| matches!(it.body, Body::Prepare(_)))
+    };
+    for half in 1..6 {
+        assert!(!leads(ended + half * due / 2), "{half}: rank 1 is suspected too early");
+    }
+    assert!(leads(ended + 3 * due));
 }

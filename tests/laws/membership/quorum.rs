@@ -59,12 +59,12 @@ fn loses_quorum(member: &mut Member, time: u64) -> bool {
     verdicts.iter().any(|it| matches!(it, Verdict::QuorumLost { .. }))
 }
 
-/// Rank 0 of five knows that the last three are lost. Rank 1 knows that they have ended, and the
-/// last vote of each goes in a message of its own.
+/// Rank 0 of seven knows that the last five are lost. Rank 1 knows that they have ended, and the
+/// last vote of each goes in a message of its own. Three make a quorum of ranks 0 and 1.
 #[test]
 fn a_member_waits_for_the_rest_of_an_answer() {
-    let mut one = members(5).swap_remove(0);
-    one.step(0, Input::Evidence(&are_lost(2..5)));
+    let mut one = members(7).swap_remove(0);
+    one.step(0, Input::Evidence(&are_lost(2..7)));
     one.step(0, change());
     let due = SETTINGS.answer_timeout;
     for (voter, time) in (2..5).zip([due - 1, due, 2 * due - 2]) {
@@ -73,12 +73,12 @@ fn a_member_waits_for_the_rest_of_an_answer() {
         let promised_in = (0, 1);
         let vote = Vote { promised_in, promised, ..Vote::default() };
         let votes = Some((voter, LastVotes { call: vote, ..LastVotes::default() }));
-        let ends = Ends { dead: (2..5).collect(), votes, ..Ends::default() };
+        let ends = Ends { dead: (2..7).collect(), votes, ..Ends::default() };
         let cause = Cause { rank: 2, evidence: Evidence::Certain, sequence: 1 };
         let body = Body::Revoke(cause, ends);
         one.step(time, Input::Message(1, &Message { epoch: 0, slot: 0, body }));
     }
-    assert!(!loses_quorum(&mut one, 4 * due), "two of two are a quorum");
+    assert!(!loses_quorum(&mut one, 4 * due), "two of four are a quorum");
 }
 
 /// Rank 0 of seven has lost its quorum, and half of the time later one more rank.
