@@ -19,9 +19,10 @@ use super::message::{RankRecord, StreamNumbers, ToAgent, ToLauncher};
 use super::mux::Mux;
 use super::redial::Redial;
 use super::stream::{Direction, StreamEnd};
-use crate::cli::hosts::{Launcher, RankPlacement};
+use crate::cli::hosts::{self, Launcher, RankPlacement};
 use crate::launch::job::KILL_GRACE;
 use crate::launch::local_process::LocalProcess;
+use crate::launch::message::{name_ranks, say};
 use crate::launch::orphans::Orphans;
 use crate::launch::procfs;
 use crate::launch::signals::{ENDING, Signals};
@@ -110,12 +111,9 @@ impl<'a> Agent<'a> {
             // Reading signals swallows the news of a child's end, which only a look makes up for.
             let must_end = self.is_look_due && self.must_end_alone();
             if is_silent || is_gone || must_end {
+                let why = self.last_words(is_silent, is_gone);
+                say(&why);
                 if is_silent {
-                    let why = format!(
-                        "the launcher was not heard for {:?} (was it stopped?), so its ranks here \
-                         were ended",
-                        self.lease
-                    );
                     self.mux.send(&ToLauncher::Refused { exit_code: 1, why });
                 }
                 self.end_all()?;
@@ -143,6 +141,20 @@ impl<'a> Agent<'a> {
         }
         self.mux.send(&ToLauncher::Over);
         Ok(self.exit_code)
+    }
+
+    /// Why this agent ends its ranks, and which.
+    fn last_words(&self, is_silent: bool, is_gone: bool) -> String {
+        let why = match (is_silent, is_gone) {
+            (true, _) if self.mux.is_broken() => &format!("was out of reach for {:?}", self.lease),
+            (true, _) => &format!("was not heard for {:?} (was it stopped?)", self.lease),
+            (_, true) => "has gone",
+            _ => "goes on without this host, whose agent was told to end",
+        };
+        let left = self.ranks.iter().filter(|(_, rank)| !rank.has_ended());
+        let ranks: Vec<usize> = left.map(|(number, _)| *number).collect();
+        let ended = if ranks.is_empty() { "no rank".into() } else { name_ranks(&ranks) };
+        format!("the launcher {why}: its agent on {} ends {ended}", hosts::here())
     }
 
     /// Waits for the launcher, signals, ends of ranks and bytes of streams.

@@ -4,8 +4,11 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
+use ::harness::cluster::Cluster;
+use nix::sys::signal::Signal;
+
 use super::{Running, cluster};
-use crate::harness::{AS_RANK, BODY, PATIENCE, Process, RINGRUN, myself};
+use crate::harness::{AS_RANK, BODY, PATIENCE, Process, RINGRUN, myself, send};
 use crate::job::Job;
 
 /// The secret's file, which all hosts see.
@@ -20,20 +23,42 @@ fn run_printed(running: &mut Running<'_>, host: usize) -> (String, Process) {
     (line, Process::start_on(&running.cluster.hosts[host], &shell, Stdio::null()))
 }
 
-#[test]
-fn commands_that_are_run_by_hand_start_ranks() {
-    let test = "manual::commands_that_are_run_by_hand_start_ranks";
-    let Some(cluster) = cluster(test, 3) else { return };
+/// ringrun on the first host of a cluster, whose ranks run `program`.
+fn start<'a>(cluster: &'a Cluster, hosts: &str, program: &[&str]) -> Running<'a> {
     let file = cluster.file("job.secret");
     fs::write(&file, "07".repeat(32)).unwrap();
     fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
     let job = Job::new();
     let mut command = job.command(RINGRUN);
-    command.args(["--launcher", "manual", "-H", "h1:2,h0,h2:2", &myself()]).args(AS_RANK);
+    command.args(["--launcher", "manual", "-H", hosts]).args(program);
     command.env("RINGREDUCE_SECRET_FILE", SECRET).env_remove("RINGREDUCE_INSECURE");
     command.env(BODY, "calls 1000 10");
     let process = Process::start_on(&cluster.hosts[0], &command, Stdio::null());
-    let mut running = Running { process, job, cluster: &cluster };
+    Running { process, job, cluster }
+}
+
+/// The launcher might come back within the lease. What the agent says stays on its host.
+#[test]
+fn an_agent_names_the_ranks_that_it_ends_without_its_launcher() {
+    let test = "manual::an_agent_names_the_ranks_that_it_ends_without_its_launcher";
+    let Some(cluster) = cluster(test, 2) else { return };
+    let mut running = start(&cluster, "h1:2,h0", &["sh", "-c", "echo up; exec sleep 1000"]);
+    let (_, mut agent) = run_printed(&mut running, 1);
+    running.await_lines("up", 3);
+    send(running.pid(), Signal::SIGKILL);
+    let ended = agent.end(PATIENCE);
+    let words = "the launcher was out of reach for 10s: its agent on h1 ends ranks 0-1\n";
+    assert!(ended.code > 0 && ended.err.contains(words), "{ended:?}");
+    assert_eq!(running.finish().code, -9);
+}
+
+#[test]
+fn commands_that_are_run_by_hand_start_ranks() {
+    let test = "manual::commands_that_are_run_by_hand_start_ranks";
+    let Some(cluster) = cluster(test, 3) else { return };
+    let myself = myself();
+    let program: Vec<_> = [&*myself].into_iter().chain(AS_RANK).collect();
+    let mut running = start(&cluster, "h1:2,h0,h2:2", &program);
     let mut agents = [1, 2].map(|host| run_printed(&mut running, host));
     for (number, (line, agent)) in [0, 2].into_iter().zip(&mut agents) {
         let start = format!("    env RINGREDUCE_SECRET_FILE='{SECRET}' '{RINGRUN}' --agent 10.77.");
