@@ -82,6 +82,7 @@ const BODIES: Table = table! {
     processes::faults::single_copy::unreadable_rank,
     processes::faults::uniform::survivor,
     processes::faults::uniform::suspects,
+    processes::faults::uniform::is_busy,
     processes::faults::uniform::keeps_its_input,
     processes::elastic::deadline::rank,
     processes::elastic::rank::rank,

@@ -37,6 +37,10 @@ const FEW_RANKS: usize = 32;
 const DEATH_POLL_INTERVAL: Duration = Duration::from_millis(5);
 const DEATH_POLL_PER_RANK: Duration = Duration::from_micros(400);
 
+/// The most messages of other kinds that are kept, for each rank. It sends one or two for each
+/// attempt to make a membership, of which there is one in two seconds.
+const MOST_MESSAGES: usize = 1 << 10;
+
 /// A time limit among so many ranks, of which [`FEW_RANKS`] have `limit`.
 pub(crate) fn limit_among(ranks: usize, limit: Duration) -> Duration {
     limit * ranks.max(FEW_RANKS) as u32 / FEW_RANKS as u32
@@ -45,6 +49,10 @@ pub(crate) fn limit_among(ranks: usize, limit: Duration) -> Duration {
 /// The most time that so many survivors have to connect.
 pub(crate) fn connect_limit(ranks: usize) -> Duration {
     limit_among(ranks, CONNECT_LIMIT)
+}
+
+fn millis(time: Duration) -> Time {
+    Time::try_from(time.as_millis()).unwrap_or(Time::MAX)
 }
 
 /// A message of a recovery that is not the state machine's.
@@ -81,23 +89,20 @@ pub(crate) struct MembershipDriver {
 }
 
 impl MembershipDriver {
-    /// The driver of a communicator. `settling` is given if calls end alike at all ranks: the time
-    /// that a rank may take to report its last call. `None` for more ranks than a membership has.
+    /// The driver of a communicator, whose calls end alike at all ranks if it is `uniform`. `None`
+    /// for more ranks than a membership has.
     pub(crate) fn new(
         rank_info: &RankInfo,
-        settling: Option<Duration>,
+        uniform: bool,
         abort: Arc<AtomicBool>,
         at: Box<Place>,
     ) -> Option<Self> {
         let (me, size) = (rank_info.rank, rank_info.peers.len());
         let all = Ranks::first(u32::try_from(size).ok()?)?;
-        let millis = |time: Duration| Time::try_from(time.as_millis()).unwrap_or(Time::MAX);
         let among = |limit| millis(limit_among(size, Duration::from_millis(limit)));
-        let [answer_timeout, least] = [SETTINGS.answer_timeout, SETTINGS.settling].map(among);
-        let settings = Settings { answer_timeout, settling: least, ..SETTINGS };
-        let uniform =
-            |time| Settings { settling: millis(time).max(least), uniform: true, ..settings };
-        let member = Member::new(me as u32, all, settling.map_or(settings, uniform))?;
+        let [answer_timeout, settling] = [SETTINGS.answer_timeout, SETTINGS.settling].map(among);
+        let settings = Settings { answer_timeout, settling, uniform, ..SETTINGS };
+        let member = Member::new(me as u32, all, settings)?;
         Some(Self {
             member,
             began: Instant::now(),
@@ -118,6 +123,14 @@ impl MembershipDriver {
         self.at = at;
     }
 
+    /// Sets the time that a rank may take to report its last call: the timeout of calls, which the
+    /// program may change.
+    pub(crate) fn set_settling(&mut self, timeout: Duration) {
+        let least = Duration::from_millis(SETTINGS.settling);
+        let least = limit_among(self.reported.len(), least);
+        self.member.set_settling(millis(timeout.max(least)));
+    }
+
     /// An error if the program has aborted the call.
     pub(crate) fn check_abort(&self) -> Result<()> {
         if self.abort.load(Ordering::Relaxed) {
@@ -127,11 +140,11 @@ impl MembershipDriver {
     }
 
     fn now(&self) -> Time {
-        Time::try_from(self.began.elapsed().as_millis()).unwrap_or(Time::MAX)
+        millis(self.began.elapsed())
     }
 
     pub(crate) fn time(&self, until: Instant) -> Time {
-        Time::try_from(until.saturating_duration_since(self.began).as_millis()).unwrap_or(Time::MAX)
+        millis(until.saturating_duration_since(self.began))
     }
 
     pub(crate) fn step(&mut self, peers: &mut Peers, from: Option<usize>, input: Input<'_>) {
@@ -172,11 +185,13 @@ impl MembershipDriver {
                         self.step(peers, Some(from), Input::Message(from as u32, &message));
                     }
                 }
-                Some((kind, bytes)) => {
+                Some((kind, bytes))
+                    if self.other_messages.len() < MOST_MESSAGES * self.reported.len() =>
+                {
                     let arrived = Instant::now();
                     self.other_messages.push(RecoveryMessage { from, kind, bytes, arrived });
                 }
-                None => {}
+                Some(_) | None => {}
             }
         }
         if Instant::now() >= self.next_look {

@@ -9,7 +9,7 @@ use super::call::CheckedCall;
 use super::membership_driver::{MembershipDriver, connect_limit};
 use super::settings::Settings;
 use crate::config::deadline_after;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, warn};
 use crate::exec::{Halt, Stop};
 use crate::health::Peers;
 use crate::memory::Buffer;
@@ -52,9 +52,18 @@ impl Engine {
             return Ok(());
         };
         self.all_or_none.is_settled = true;
-        if self.settle(call, (number, has_result), &error)? {
-            (self.all_or_none.deferred_error, self.all_or_none.last_ok) = (Some(error), number);
-            return Ok(());
+        let is_everywhere = self.settle(call, (number, has_result), &error);
+        match is_everywhere {
+            Ok(true) => {
+                (self.all_or_none.deferred_error, self.all_or_none.last_ok) = (Some(error), number);
+                return Ok(());
+            }
+            Ok(false) => {}
+            // The next recovery finds the same, and the error of this call names its first cause.
+            Err(unsettled) => warn(&format!(
+                "it is not known whether {} #{number} has succeeded elsewhere: {unsettled}",
+                call.name
+            )),
         }
         Err(error)
     }
@@ -72,8 +81,13 @@ impl Engine {
             let first = "in an agreement the other ranks gave up on this one".into();
             return Err(self.broken_by(Error::Broken { call: call.name, first }));
         }
-        let evidence = "in an agreement the ranks gave up on it".into();
-        let halt = Halt { stop: Stop::Fault(Fault::Lost(evidence)), step: 0, peer };
+        let fault = Fault::Lost("in an agreement the ranks gave up on it".into());
+        let stop = match cause.evidence {
+            // The rank may live, and tell nothing.
+            Evidence::Suspected => Stop::Other { peer, fault },
+            _ => Stop::Fault(fault),
+        };
+        let halt = Halt { stop, step: 0, peer };
         Err(self.fail(call.settings, call.name, halt))
     }
 
@@ -130,9 +144,9 @@ impl Engine {
     ) -> Result<T> {
         let at = self.place(settings, call, 0);
         if self.all_or_none.driver.is_none() && self.has_all_control_channels() {
-            let settling = settings.preferences.failures.uniform.then_some(settings.timeout);
+            let is_uniform = settings.preferences.failures.uniform;
             let abort = Arc::clone(&self.abort);
-            let driver = MembershipDriver::new(&self.rank_info, settling, abort, at.clone());
+            let driver = MembershipDriver::new(&self.rank_info, is_uniform, abort, at.clone());
             self.all_or_none.driver = driver.map(Box::new);
         }
         let Some(mut driver) = self.all_or_none.driver.take() else {
@@ -141,6 +155,7 @@ impl Engine {
             return Err(Error::Argument { call, argument, given, expected });
         };
         driver.set_place(at);
+        driver.set_settling(settings.timeout);
         // The machine learns of successful calls only here.
         driver.step(&mut self.peers, None, Input::Passed(self.all_or_none.last_ok));
         let done = work(&mut driver, &mut self.peers);

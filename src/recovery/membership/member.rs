@@ -281,6 +281,12 @@ impl Member {
         &self.left & &self.members
     }
 
+    /// Changes how long a rank may take to report its operations after a revocation, from the next
+    /// step on. All members change it alike.
+    pub const fn set_settling(&mut self, time: Time) {
+        self.settings.settling = time;
+    }
+
     /// The time until which to wait for an answer about this slot.
     pub(super) const fn answer_due(&self, slot: u32) -> Time {
         let Settings { answer_timeout, settling, .. } = self.settings;

@@ -101,18 +101,17 @@ pub(crate) fn suspects() {
         raise(Signal::SIGSTOP).unwrap();
     }
     assert_eq!(comm.agree(3, LONG).unwrap(), 3);
-    Process::works();
-    if me < 2 {
-        std::io::stdin().read_line(&mut String::new()).unwrap();
-    }
     let error = comm.all_reduce(&mut own(me, 3), ReduceOp::Sum).unwrap_err();
     let names_it = |error: &Error| matches!(error, Error::PeerLost { peer, .. } if peer.rank == 2);
     assert!(me == 2 || names_it(&error), "{error}");
     match (me, comm.shrink(LONG)) {
         (0 | 1, Ok(mut two)) => two.barrier().unwrap(),
-        (2, Err(Error::Evicted { .. })) => {}
+        (2, Err(Error::Evicted { .. })) => return,
         (_, other) => panic!("{other:?}"),
     }
+    Process::works();
+    // Rank 2 learns of its eviction from living peers.
+    std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
 #[test]
@@ -129,9 +128,36 @@ fn no_call_succeeds_after_an_agreement_that_gave_a_rank_up() {
     world.0[1].signal(Signal::SIGCONT);
     world.0[..2].iter_mut().for_each(Process::is_at_work);
     world.0[2].signal(Signal::SIGCONT);
-    world.0[2].is_at_work();
-    world.0[..2].iter_mut().for_each(|rank| rank.write_stdin(b"go on\n"));
+    world.0.pop().unwrap().succeeds(transport);
+    world.0.iter_mut().for_each(|rank| rank.write_stdin(b"go on\n"));
     world.succeeds(transport);
+}
+
+/// A process: after the last rank was lost, rank 1 is busy for longer than the least settlement
+/// takes, and than the timeout that calls had before. The timeout of its call is longer.
+pub(crate) fn is_busy() {
+    let Some(mut comm) = member() else { return };
+    comm.set_timeout(Duration::from_secs(1));
+    comm.agree(0, LONG).unwrap();
+    comm.set_timeout(LONG);
+    match comm.rank() {
+        2 => raise(Signal::SIGKILL).unwrap(),
+        1 => std::thread::sleep(Duration::from_secs(4)),
+        _ => {}
+    }
+    let error = comm.all_reduce(&mut own(0, 3), ReduceOp::Sum).unwrap_err();
+    assert!(matches!(&error, Error::PeerLost { peer, .. } if peer.rank == 2), "{error}");
+    let mut two = comm.shrink(LONG).unwrap();
+    assert_eq!(two.size(), 2);
+    two.barrier().unwrap();
+}
+
+#[test]
+fn survivors_wait_for_the_report_of_a_busy_one_as_long_as_calls_may_take() {
+    let mut world = World::start("faults::uniform::is_busy", 3, "shm", |_| Vec::new());
+    let lost = world.0.pop();
+    world.succeeds("shm");
+    drop(lost);
 }
 
 /// Tells a rank the kind of its calls.
