@@ -126,11 +126,14 @@ impl Communicator {
         let mut length = [asked.as_ref().map_or(u64::MAX, |list| list.len() as u64)];
         let size = self.size();
         let mut comm = self.tagged_calls(CALL);
-        comm.settings.timeout = comm.settings.timeout.min(left + CLOSING_LIMIT);
+        let timeout = comm.settings.timeout;
+        let limit = || timeout.min(until.saturating_duration_since(Instant::now()) + CLOSING_LIMIT);
+        comm.settings.timeout = limit();
         comm.broadcast(&mut length, 0)?;
         let mut list = asked?;
         list.resize(list_bytes(length[0])?, 0);
         if !list.is_empty() {
+            comm.settings.timeout = limit();
             comm.broadcast(&mut list, 0)?;
         }
         let mut joiners = decode_joiners(&list)?;
