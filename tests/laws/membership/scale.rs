@@ -66,7 +66,7 @@ impl World {
         time: u64,
         random: &mut Random,
         leader_ends: Option<usize>,
-        input: impl Fn() -> Input<'static>,
+        input: impl Fn(u32) -> Input<'static>,
     ) {
         let mut callers: Vec<u32> = self.live().iter().collect();
         random.shuffle(&mut callers);
@@ -79,7 +79,7 @@ impl World {
             if self.dead.contains(rank) {
                 continue;
             }
-            self.step(rank, time, input());
+            self.step(rank, time, input(rank));
             // Some messages arrive before the others call.
             for _ in 0..random.below(8) {
                 let Some((from, to, message)) = self.under_way.pop_front() else { break };
@@ -125,11 +125,11 @@ fn hosts_are_lost((ranks, per_host): (u32, u32), evidence: Evidence, leader_ends
     }
     let survivors = world.live();
     let ends = leader_ends.then(|| random.below(survivors.len() as usize));
-    world.call(SETTINGS.grace + 1, &mut random, ends, || Input::Change {
+    world.call(SETTINGS.grace + 1, &mut random, ends, |_| Input::Change {
         deadline: Some(100_000),
         evict_missing: false,
     });
-    world.call(SETTINGS.grace + 2, &mut random, None, || Input::Close {
+    world.call(SETTINGS.grace + 2, &mut random, None, |_| Input::Close {
         epoch: 1,
         is_linked: true,
         deadline: Some(100_000),
@@ -160,6 +160,56 @@ fn hosts_are_lost((ranks, per_host): (u32, u32), evidence: Evidence, leader_ends
     );
 }
 
+/// The survivors of a lost host agree on flags: all on the same ones.
+fn flags_are_agreed((ranks, per_host): (u32, u32), evidence: Evidence, seed: u64) {
+    let mut random = Random::new(seed);
+    let mut world = World::new(ranks);
+    let host = random.below((ranks / per_host) as usize) as u32;
+    world.lose(&(host * per_host..(host + 1) * per_host).collect(), evidence, |_| true);
+    world.deliver(1);
+    for rank in world.live().iter() {
+        world.step(rank, SETTINGS.grace, Input::Tick);
+    }
+    let survivors = world.live();
+    let flags = |rank: u32| u64::MAX << (rank % 64 / 16);
+    world.call(SETTINGS.grace + 1, &mut random, None, |rank| Input::Agree {
+        flags: flags(rank),
+        deadline: Some(100_000),
+    });
+    let all = survivors.iter().fold(u64::MAX, |all, rank| all & flags(rank));
+    let agreed = |it: &Verdict| matches!(it, Verdict::Agreed { flags, .. } if *flags == all);
+    let ones = world.verdicts.iter().filter(|(_, it)| agreed(it)).map(|(rank, _)| *rank);
+    assert!(ones.collect::<Ranks>() == survivors, "{ranks}, {evidence:?}, seed {seed}");
+    let each = world.messages / ranks as usize;
+    println!("{ranks} ranks, {evidence:?}, seed {seed}: {each} messages of each to agree");
+    assert!(each <= most_messages(ranks, false), "{ranks}, {evidence:?}, seed {seed}: {each}");
+}
+
+/// A host's ranks make no call and are evicted at the deadline. Each rank that evicts asks all.
+fn a_host_is_evicted((ranks, per_host): (u32, u32), seed: u64) {
+    const DEADLINE: u64 = 100;
+    let mut random = Random::new(seed);
+    let mut world = World::new(ranks);
+    let host = random.below((ranks / per_host) as usize) as u32;
+    world.dead = (host * per_host..(host + 1) * per_host).collect();
+    let survivors = world.live();
+    world.call(0, &mut random, None, |_| Input::Change {
+        deadline: Some(DEADLINE),
+        evict_missing: true,
+    });
+    for rank in survivors.iter() {
+        world.step(rank, DEADLINE, Input::Tick);
+    }
+    world.deliver(DEADLINE);
+    let goes_on =
+        |it: &Verdict| matches!(it, Verdict::Membership { members, .. } if *members == survivors);
+    let ones = world.verdicts.iter().filter(|(_, it)| goes_on(it)).map(|(rank, _)| *rank);
+    assert!(ones.collect::<Ranks>() == survivors, "{ranks}, seed {seed}");
+    let each = world.messages / ranks as usize;
+    println!("{ranks} ranks, seed {seed}: {each} messages of each to evict");
+    assert!(each <= 2 * ranks as usize + most_messages(ranks, true), "{ranks}, {seed}: {each}");
+}
+
 #[test]
 fn survivors_of_lost_hosts_agree_with_few_messages() {
     for seed in 0..20 {
@@ -168,7 +218,11 @@ fn survivors_of_lost_hosts_agree_with_few_messages() {
                 hosts_are_lost((64, 8), evidence, leader_ends, seed);
                 hosts_are_lost((300, 10), evidence, leader_ends, seed);
             }
+            flags_are_agreed((64, 8), evidence, seed);
+            flags_are_agreed((300, 10), evidence, seed);
         }
+        a_host_is_evicted((64, 8), seed);
+        a_host_is_evicted((300, 10), seed);
     }
 }
 
@@ -177,4 +231,6 @@ fn survivors_among_thousands_of_ranks_agree_with_few_messages() {
     hosts_are_lost((8_192, 64), Evidence::Strong, false, 0);
     hosts_are_lost((8_192, 1_024), Evidence::Certain, false, 1);
     hosts_are_lost((8_192, 64), Evidence::Certain, true, 2);
+    flags_are_agreed((8_192, 64), Evidence::Certain, 3);
+    flags_are_agreed((8_192, 1_024), Evidence::Strong, 4);
 }

@@ -18,6 +18,9 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// the timeout of a call.
 const KNOWN: Duration = Duration::from_secs(10);
 
+/// 99 of 100 killed ranks are named by all others within so many milliseconds.
+const SOON: i64 = 300;
+
 /// Milliseconds of the clock that all hosts of a cluster have in common.
 pub(super) fn now() -> i64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
@@ -115,7 +118,7 @@ fn a_killed_rank_is_named_on_all_hosts() {
     }
 }
 
-/// As above with many hosts; prints how soon.
+/// As above with many hosts: soon, of enough kills to tell.
 #[test]
 fn a_killed_rank_is_named_by_many() {
     let Some(cluster) = cluster("deaths::a_killed_rank_is_named_by_many", 8) else { return };
@@ -129,6 +132,7 @@ fn a_killed_rank_is_named_by_many() {
     all.sort_unstable();
     let at = |percent: usize| all[(all.len() - 1) * percent / 100];
     println!("{} kills: p50 {} ms, p99 {} ms", all.len(), at(50), at(99));
+    assert!(at(99) <= SOON || !share::is_all(), "{all:?}");
 }
 
 /// A single rank of one host goes on without those of all others.
