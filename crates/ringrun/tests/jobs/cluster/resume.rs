@@ -3,7 +3,7 @@
 //! calls go on with the same bytes, and the output says so.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -13,8 +13,10 @@ use ::harness::{share, skip};
 use nix::sys::signal::Signal;
 use ringreduce::{Communicator, ReduceOp, Result};
 
-use super::{Running, cluster, start_body};
-use crate::harness::{PATIENCE, send};
+use super::{FOUR, Running, cluster, ringrun, start_body};
+use crate::harness::{AS_RANK, BODY, PATIENCE, Process, myself, send, until};
+use crate::job::Job;
+use crate::procfs::state;
 
 /// The file on the host of rank 0 that ends the job.
 const OVER: &str = "/run/over";
@@ -171,4 +173,34 @@ fn a_rank_that_is_killed_while_its_connections_are_broken_is_named() {
     let ended = running.finish_within(KNOWN);
     assert_eq!(ended.code, 137, "{ended:?}");
     assert!(ended.err.contains("was killed by SIGKILL"), "{ended:?}");
+}
+
+/// As by Ctrl-Z and `fg`: all hosts stand still for longer than peers and launcher may be silent,
+/// which is 4 s and 9 s.
+#[test]
+fn a_suspended_job_goes_on() {
+    let Some(cluster) = cluster("resume::a_suspended_job_goes_on", 2) else { return };
+    let (job, me) = (Job::new(), myself());
+    let words = ["-x", "RINGREDUCE_PEER_TIMEOUT=4", &me].into_iter().chain(AS_RANK);
+    let command = ringrun(&job, FOUR, &words.collect::<Vec<_>>());
+    // The system stops only programs that a shell could continue.
+    let mut shell = job.command("bash");
+    shell.args(["-c", "set -m; \"$@\" & wait -f $!", "bash"]).arg(command.get_program());
+    shell.args(command.get_args()).env(BODY, "sums_until_over").env_remove("RINGREDUCE_INSECURE");
+    let process = Process::start_on(&cluster.hosts[0], &shell, Stdio::null());
+    let mut running = Running { process, job, cluster: &cluster };
+    await_rounds(&mut running, 5);
+    let launcher = running.process(0, "ringrun", "--rsh");
+    send(launcher, Signal::SIGTSTP);
+    until("ringrun stops", || state(launcher) == Some('T'));
+    let is_rank = |it: &HostProcess| it.command.starts_with(&me);
+    until("all ranks stop", || {
+        let ranks: Vec<_> = cluster.processes().into_iter().filter(is_rank).collect();
+        ranks.len() == 4 && ranks.iter().all(|it| state(it.pid) == Some('T'))
+    });
+    thread::sleep(Duration::from_secs(12));
+    send(launcher, Signal::SIGCONT);
+    await_rounds(&mut running, 20);
+    let said = end(&cluster, running);
+    assert!(!said.contains("lost") && !said.contains("not heard"), "{said}");
 }
