@@ -178,6 +178,12 @@ impl Cluster {
         self.forwarder.as_ref().unwrap().forget();
     }
 
+    /// Parts these hosts of a wide-area network, of the first seven, from the others; none joins all
+    /// again.
+    pub fn part(&self, hosts: &[usize]) {
+        self.forwarder.as_ref().unwrap().part(hosts);
+    }
+
     /// Gives a host another address in place of its own.
     pub fn change_address(&self, host: usize) {
         let number = host + 1;

@@ -1,5 +1,5 @@
 //! A wide-area network between the hosts of a cluster: frames arrive after a delay, and some never;
-//! a NAT on the way may forget its connections.
+//! a NAT on the way may forget its connections, and the network may fall into two parts.
 //! The kernel's netem does the same, but many kernels lack it; this is a thread between packet
 //! sockets (packet(7)).
 //! Law: frames of all hosts have the same delay, so that none overtakes another.
@@ -59,9 +59,13 @@ pub struct Wan {
 /// The thread, which ends with this value.
 pub(crate) struct Forwarder {
     thread: Option<JoinHandle<()>>,
-    /// A byte lets it forget all connections, the end of the stream lets it end.
+    /// Orders have a byte; the end of the stream lets it end.
     orders: Option<UnixStream>,
 }
+
+/// The order to forget all connections. Any other byte has the ports of one part of the network, as
+/// bits above the lowest, which is 1.
+const FORGET: u8 = 0;
 
 impl Drop for Forwarder {
     fn drop(&mut self) {
@@ -96,7 +100,16 @@ impl Forwarder {
 
     /// From here on, no frame of a present connection of TCP arrives, those of ssh excepted.
     pub(crate) fn forget(&self) {
-        self.orders.as_ref().unwrap().write_all(&[0]).unwrap();
+        self.order(FORGET);
+    }
+
+    /// From here on, no frame passes between these ports, of the first seven, and the others.
+    pub(crate) fn part(&self, ports: &[usize]) {
+        self.order(ports.iter().fold(1, |order, port| order | 2 << port));
+    }
+
+    fn order(&self, order: u8) {
+        self.orders.as_ref().unwrap().write_all(&[order]).unwrap();
     }
 }
 
@@ -123,6 +136,8 @@ struct Frames {
     ports: BTreeMap<[u8; MAC], usize>,
     /// The connections that have been seen, and whether they are forgotten.
     connections: BTreeMap<Connection, bool>,
+    /// The ports of one part of the network, as bits.
+    part: u32,
     random: SmallRng,
 }
 
@@ -133,7 +148,7 @@ impl Frames {
     fn new(wan: Wan) -> Self {
         let random = SmallRng::seed_from_u64(share::seed());
         let (ports, connections) = (BTreeMap::new(), BTreeMap::new());
-        Self { wan, due: VecDeque::new(), ports, connections, random }
+        Self { wan, due: VecDeque::new(), ports, connections, part: 0, random }
     }
 
     fn forward(mut self, sockets: &[OwnedFd], mut orders: &UnixStream) {
@@ -155,10 +170,14 @@ impl Frames {
             let woken = ppoll(&mut events, next.map(TimeSpec::from_duration), None);
             let is_told = events.last().and_then(PollFd::any).unwrap();
             if woken.is_ok() && is_told {
-                if orders.read(&mut [0]).unwrap() == 0 {
-                    return;
+                let mut order = [0];
+                match (orders.read(&mut order).unwrap(), order[0]) {
+                    (0, _) => return,
+                    (_, FORGET) => {
+                        self.connections.values_mut().for_each(|is_forgotten| *is_forgotten = true);
+                    }
+                    (_, order) => self.part = u32::from(order >> 1),
                 }
-                self.connections.values_mut().for_each(|is_forgotten| *is_forgotten = true);
             }
         }
     }
@@ -187,7 +206,8 @@ impl Frames {
     fn deliver(&self, sockets: &[OwnedFd], from: usize, frame: &[u8]) {
         let to = frame[VNET_HDR..].first_chunk().and_then(|to| self.ports.get(to)).copied();
         for (port, socket) in sockets.iter().enumerate() {
-            if port != from && to.is_none_or(|to| to == port) {
+            let is_parted = (self.part >> port ^ self.part >> from) & 1 == 1;
+            if port != from && to.is_none_or(|to| to == port) && !is_parted {
                 // A queue that is full loses the frame, as a switch does.
                 let _ = send(socket.as_raw_fd(), frame, MsgFlags::empty());
             }

@@ -1,6 +1,6 @@
-//! A storm over hosts: ranks are killed and stopped, cables are pulled out, connections are
-//! destroyed, agents and the launcher are killed, one fault after the other on a network that loses
-//! packets, while all ranks check sums. Law: every fault is survived, no rank is named that had
+//! A storm over hosts: ranks are killed and stopped, cables are pulled out, the network falls into
+//! two parts, connections are destroyed, agents and the launcher are killed, one fault after the
+//! other on a network that loses packets, while all ranks check sums. Law: every fault is survived, no rank is named that had
 //! none, and lost ranks come back; of a job without its launcher nothing is left.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -237,7 +237,7 @@ fn ranks_of_four_hosts_survive_a_storm() {
     let cluster = &cluster;
     let mut storm = Storm::start(cluster);
     for fault in 0..share::count(4, 300) {
-        let kind = share::random_range(0..15);
+        let kind = share::random_range(0..17);
         let host = share::random_range(0..HOSTS);
         // The first host is the launcher's.
         let other = share::random_range(1..HOSTS);
@@ -258,11 +258,19 @@ fn ranks_of_four_hosts_survive_a_storm() {
                 thread::sleep(SHORT_CUT);
                 continue;
             }
-            12..13 => {
+            12..14 => {
+                // Two of the four hosts from the other two: those of a part hear each other.
+                cluster.part(&[0, other]);
+                thread::sleep(SHORT_CUT);
+                cluster.part(&[]);
+                thread::sleep(SHORT_CUT);
+                continue;
+            }
+            14..15 => {
                 storm.lose_host(other, || cluster.cut(other));
                 cluster.mend(other);
             }
-            13..14 => {
+            15..16 => {
                 let agent = storm.running.process(other, "ringrun", "--agent");
                 storm.lose_host(other, || send(agent, Signal::SIGKILL));
             }
