@@ -49,7 +49,10 @@ impl Engine {
     /// Makes a call, or a piece of one, by its plan; false if the call is for registered memory
     /// alone, and is still to be made.
     pub(super) fn make_at_once(&mut self, call: &CheckedCall<'_>) -> Result<bool> {
-        let usable = self.check_usable(call.name).and_then(|()| self.check_revoked(call));
+        let mut usable = self.check_usable(call.name);
+        if usable.is_ok() && !call.settings.is_dry_run {
+            usable = self.check_revoked(call);
+        }
         if call.settings.is_dry_run || usable.is_err() && !self.is_uniform(call) {
             return usable.and_then(|()| self.walk(call));
         }

@@ -37,8 +37,8 @@ const FEW_RANKS: usize = 32;
 const DEATH_POLL_INTERVAL: Duration = Duration::from_millis(5);
 const DEATH_POLL_PER_RANK: Duration = Duration::from_micros(400);
 
-/// The most messages of other kinds that are kept, for each rank. It sends one or two for each
-/// attempt to make a membership, of which there is one in two seconds.
+/// The most messages of other kinds that are kept, on average of each rank. A rank sends one or two
+/// for each attempt to make a membership, of which there is one in two seconds.
 const MOST_MESSAGES: usize = 1 << 10;
 
 /// A time limit among so many ranks, of which [`FEW_RANKS`] have `limit`.
@@ -250,6 +250,11 @@ impl MembershipDriver {
     /// Drops verdicts that no call of this rank waits for.
     pub(crate) fn discard_verdicts(&mut self) {
         self.verdicts.clear();
+    }
+
+    /// True once the machine has ended, without a quorum or evicted.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.is_some()
     }
 
     /// The cause for which the membership is revoked, if it is.

@@ -14,7 +14,7 @@ use crate::exec::{Halt, Stop};
 use crate::health::Peers;
 use crate::memory::Buffer;
 use crate::plan::Request;
-use crate::recovery::membership::{Evidence, Input, Ranks, Verdict};
+use crate::recovery::membership::{Cause, Evidence, Input, Ranks, Verdict};
 use crate::transport::Fault;
 
 /// The all-or-none outcome of calls: the state of a rank, and the driver once a recovery began.
@@ -59,7 +59,9 @@ impl Engine {
                 return Ok(());
             }
             Ok(false) => {}
-            // The next recovery finds the same, and the error of this call names its first cause.
+            Err(aborted @ Error::Aborted { .. }) => return Err(aborted),
+            // The error of this call names its first cause. What ended the settlement, such as a
+            // lost quorum, is the error of the next recovery.
             Err(unsettled) => warn(&format!(
                 "it is not known whether {} #{number} has succeeded elsewhere: {unsettled}",
                 call.name
@@ -68,24 +70,28 @@ impl Engine {
         Err(error)
     }
 
-    /// An error if an agreement has revoked this communicator, where ranks gave up on one. What
+    /// An error if an agreement has revoked this communicator, or has ended without this rank. What
     /// each rank brings to a settlement is fixed since then, so no later call can end alike.
     pub(super) fn check_revoked(&mut self, call: &CheckedCall<'_>) -> Result<()> {
         if !self.is_uniform(call) {
             return Ok(());
         }
-        let driver = self.all_or_none.driver.as_ref();
-        let Some(cause) = driver.and_then(|driver| driver.revoked()) else { return Ok(()) };
-        let (peer, me) = (cause.rank as usize, self.rank_info.rank);
-        if peer == me {
-            let first = "in an agreement the other ranks gave up on this one".into();
+        let Some(driver) = &self.all_or_none.driver else { return Ok(()) };
+        let me = self.rank_info.rank;
+        let cause = driver.revoked();
+        if driver.has_ended() || cause.is_some_and(|cause| cause.rank as usize == me) {
+            let first = "an agreement went on, or ended, without this rank".into();
             return Err(self.broken_by(Error::Broken { call: call.name, first }));
         }
-        let fault = Fault::Lost("in an agreement the ranks gave up on it".into());
-        let stop = match cause.evidence {
+        let Some(Cause { rank, evidence, .. }) = cause else { return Ok(()) };
+        let peer = rank as usize;
+        let stop = match evidence {
             // The rank may live, and tell nothing.
-            Evidence::Suspected => Stop::Other { peer, fault },
-            _ => Stop::Fault(fault),
+            Evidence::Suspected => {
+                let fault = Fault::Lost("it was silent for too long in an agreement".into());
+                Stop::Other { peer, fault }
+            }
+            _ => Stop::Fault(Fault::Lost("it was lost before this call".into())),
         };
         let halt = Halt { stop, step: 0, peer };
         Err(self.fail(call.settings, call.name, halt))
@@ -110,7 +116,8 @@ impl Engine {
         (call, has_result): (u64, bool),
         error: &Error,
     ) -> Result<bool> {
-        let until = deadline_after(settings.timeout);
+        // A leader that is silent is suspected after three times the timeout.
+        let until = deadline_after(settings.timeout.saturating_mul(3));
         let limit = until + connect_limit(self.rank_info.peers.len());
         self.with_driver(settings, name, |driver, peers| {
             driver.step(peers, None, Input::Begin(call));

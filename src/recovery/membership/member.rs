@@ -282,7 +282,7 @@ impl Member {
     }
 
     /// Changes how long a rank may take to report its operations after a revocation, from the next
-    /// step on. All members change it alike.
+    /// step on. Members should change it alike: the shortest time decides who is suspected.
     pub const fn set_settling(&mut self, time: Time) {
         self.settings.settling = time;
     }
