@@ -291,9 +291,9 @@ impl Prober<'_> {
         // An untimed call first, because the call before was another algorithm's: what that left to
         // do matters to short calls.
         if trial.expected <= LONGEST_CALL_SECONDS[1] {
-            match trial.tries.is_empty() {
-                true => self.open_links(&mut call)?,
-                false => call(self)?,
+            match std::mem::replace(&mut self.has_opened[*algorithm as usize], true) {
+                false => self.open_links(&mut call)?,
+                true => call(self)?,
             }
         }
         self.seconds_per_call(trial.calls(), &mut call)

@@ -53,7 +53,9 @@ impl Engine {
         let rank_info = Arc::clone(&self.rank_info);
         let rank_info = &*rank_info;
         let (began, has_told) = (Instant::now(), rank_info.rank > 0);
-        let mut prober = Prober { engine: self, rank_info, settings, calls: 0, began, has_told };
+        let has_opened = [false; Algorithm::ALL.len()];
+        let mut prober =
+            Prober { engine: self, rank_info, settings, calls: 0, began, has_told, has_opened };
         let cache = SpeedCache::of(rank_info);
         let cached = cache.load();
         let is_shared = prober.all_have(cached.as_ref())?;
@@ -99,6 +101,8 @@ pub(super) struct Prober<'a> {
     began: Instant,
     /// True once the user was told that the measurement takes long; rank 0 tells.
     has_told: bool,
+    /// The algorithms whose links are connected.
+    pub(super) has_opened: [bool; Algorithm::ALL.len()],
     /// Calls made so far; a call's number is this plus [`PROBE_SEQUENCE_BIT`].
     calls: u64,
 }

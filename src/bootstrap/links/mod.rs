@@ -105,14 +105,15 @@ impl Communicator {
         let own_address = bootstrap.peers[rank].tcp.ips().next();
         let speeds = SpeedsAreIn::Folder(bootstrap.config.cache.clone(), own_address);
         let name = Arc::default();
+        let shares_memory = bootstrap.shares_regions() && !bootstrap.needs_tcp();
         let rank_info = Arc::new(RankInfo {
             rank,
             local_rank: bootstrap.local_rank(),
             local_size: bootstrap.local_size(),
             peers: Arc::clone(&peers),
             transports,
-            streams_per_link: bootstrap.config.tcp_sockets,
-            shares_memory: bootstrap.shares_regions() && !bootstrap.needs_tcp(),
+            streams_per_link: if shares_memory { 1 } else { bootstrap.config.tcp_sockets },
+            shares_memory,
             registrations: Arc::default(),
             messages: MessageEngine::new(
                 messages,
