@@ -112,7 +112,10 @@ impl<'a> Agent<'a> {
             let must_end = self.is_look_due && self.must_end_alone();
             if is_silent || is_gone || must_end {
                 let why = self.last_words(is_silent, is_gone);
-                say(&why);
+                // A launcher that was stopped shows them later.
+                if !is_silent || self.mux.is_broken() {
+                    say(&why);
+                }
                 if is_silent {
                     self.mux.send(&ToLauncher::Refused { exit_code: 1, why });
                 }
@@ -145,16 +148,20 @@ impl<'a> Agent<'a> {
 
     /// Why this agent ends its ranks, and which.
     fn last_words(&self, is_silent: bool, is_gone: bool) -> String {
+        let lease = self.lease;
         let why = match (is_silent, is_gone) {
-            (true, _) if self.mux.is_broken() => &format!("was out of reach for {:?}", self.lease),
-            (true, _) => &format!("was not heard for {:?} (was it stopped?)", self.lease),
-            (_, true) => "has gone",
-            _ => "goes on without this host, whose agent was told to end",
+            _ if self.is_abandoned => "the launcher needs this host no more",
+            (true, _) if self.mux.is_broken() => {
+                &format!("the launcher was out of reach for {lease:?}")
+            }
+            (true, _) => &format!("the launcher was not heard for {lease:?} (was it stopped?)"),
+            (_, true) => "the launcher has gone",
+            _ => "a signal told the agent to end",
         };
         let left = self.ranks.iter().filter(|(_, rank)| !rank.has_ended());
         let ranks: Vec<usize> = left.map(|(number, _)| *number).collect();
         let ended = if ranks.is_empty() { "no rank".into() } else { name_ranks(&ranks) };
-        format!("the launcher {why}: its agent on {} ends {ended}", hosts::here())
+        format!("{why}: the agent on {} ends {ended}", hosts::here())
     }
 
     /// Waits for the launcher, signals, ends of ranks and bytes of streams.

@@ -47,7 +47,7 @@ fn an_agent_names_the_ranks_that_it_ends_without_its_launcher() {
     running.await_lines("up", 3);
     send(running.pid(), Signal::SIGKILL);
     let ended = agent.end(PATIENCE);
-    let words = "the launcher was out of reach for 10s: its agent on h1 ends ranks 0-1\n";
+    let words = "the launcher was out of reach for 10s: the agent on h1 ends ranks 0-1\n";
     assert!(ended.code > 0 && ended.err.contains(words), "{ended:?}");
     assert_eq!(running.finish().code, -9);
 }
