@@ -178,8 +178,8 @@ impl Cluster {
         self.forwarder.as_ref().unwrap().forget();
     }
 
-    /// Parts these hosts of a wide-area network, of the first seven, from the others; none joins all
-    /// again.
+    /// Parts these hosts of a wide-area network, of the first seven, from the others; an empty list
+    /// joins all again.
     pub fn part(&self, hosts: &[usize]) {
         self.forwarder.as_ref().unwrap().part(hosts);
     }

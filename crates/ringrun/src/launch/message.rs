@@ -42,9 +42,13 @@ pub(crate) fn describe_end(end: RankEnd) -> String {
     }
 }
 
-/// "rank 3", "ranks 0-2,5".
+/// "no rank", "rank 3", "ranks 0-2,5".
 pub(crate) fn name_ranks(ranks: &[usize]) -> String {
-    let word = if ranks.len() == 1 { "rank" } else { "ranks" };
+    let word = match ranks.len() {
+        0 => return "no rank".into(),
+        1 => "rank",
+        _ => "ranks",
+    };
     format!("{word} {}", ranges(ranks))
 }
 

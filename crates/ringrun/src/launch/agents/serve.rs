@@ -112,12 +112,11 @@ impl<'a> Agent<'a> {
             let must_end = self.is_look_due && self.must_end_alone();
             if is_silent || is_gone || must_end {
                 let why = self.last_words(is_silent, is_gone);
-                // A launcher that was stopped shows them later.
-                if !is_silent || self.mux.is_broken() {
-                    say(&why);
-                }
-                if is_silent {
+                if is_silent && !self.mux.is_broken() {
+                    // A launcher that was stopped shows them later.
                     self.mux.send(&ToLauncher::Refused { exit_code: 1, why });
+                } else {
+                    say(&why);
                 }
                 self.end_all()?;
                 self.mux.move_all()?;
@@ -148,20 +147,16 @@ impl<'a> Agent<'a> {
 
     /// Why this agent ends its ranks, and which.
     fn last_words(&self, is_silent: bool, is_gone: bool) -> String {
-        let lease = self.lease;
+        let silence = |how| format!("the launcher was {how} for {:?}", self.lease);
         let why = match (is_silent, is_gone) {
-            _ if self.is_abandoned => "the launcher needs this host no more",
-            (true, _) if self.mux.is_broken() => {
-                &format!("the launcher was out of reach for {lease:?}")
-            }
-            (true, _) => &format!("the launcher was not heard for {lease:?} (was it stopped?)"),
-            (_, true) => "the launcher has gone",
-            _ => "a signal told the agent to end",
+            (true, _) if self.mux.is_broken() => silence("out of reach"),
+            (true, _) => silence("silent, maybe stopped,"),
+            (_, true) => "the launcher has gone, or needs this host no more".into(),
+            _ => "a signal told the agent to end".into(),
         };
         let left = self.ranks.iter().filter(|(_, rank)| !rank.has_ended());
-        let ranks: Vec<usize> = left.map(|(number, _)| *number).collect();
-        let ended = if ranks.is_empty() { "no rank".into() } else { name_ranks(&ranks) };
-        format!("{why}: the agent on {} ends {ended}", hosts::here())
+        let ranks: Vec<_> = left.map(|(number, _)| *number).collect();
+        format!("{why}: the agent on {} ends {}", hosts::here(), name_ranks(&ranks))
     }
 
     /// Waits for the launcher, signals, ends of ranks and bytes of streams.
