@@ -30,9 +30,11 @@ const TIMEOUT: Duration = Duration::from_secs(8);
 const DEADLINE: Duration = Duration::from_secs(20);
 /// After this, those that have come go on without the others.
 const GRACE: Duration = Duration::from_secs(12);
-/// A cable that comes back after this costs no rank: the peer timeout is 5 seconds. TCP may wait as
-/// long again before it sends again, and two hosts that are cut in turns would not meet meanwhile.
+/// A cable that comes back after this costs no rank: the peer timeout is 5 seconds.
 const SHORT_CUT: Duration = Duration::from_millis(1500);
+/// TCP waits about as long as the cut was before it sends again. Two hosts that are cut in turns
+/// would not meet meanwhile, so the next cut comes later.
+const MEETING: Duration = Duration::from_secs(3);
 /// One of a thousand frames is lost.
 const LOSSY: Wan = Wan { delay: Duration::ZERO, loss: 0.001 };
 
@@ -256,7 +258,7 @@ fn ranks_of_four_hosts_survive_a_storm() {
                 cluster.cut(host);
                 thread::sleep(SHORT_CUT);
                 cluster.mend(host);
-                thread::sleep(SHORT_CUT);
+                thread::sleep(MEETING);
                 continue;
             }
             12..14 => {
@@ -264,7 +266,7 @@ fn ranks_of_four_hosts_survive_a_storm() {
                 cluster.part(&[0, other]);
                 thread::sleep(SHORT_CUT);
                 cluster.part(&[]);
-                thread::sleep(SHORT_CUT);
+                thread::sleep(MEETING);
                 continue;
             }
             14..15 => {
