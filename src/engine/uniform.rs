@@ -14,7 +14,7 @@ use crate::exec::{Halt, Stop};
 use crate::health::Peers;
 use crate::memory::Buffer;
 use crate::plan::Request;
-use crate::recovery::membership::{Cause, Evidence, Input, Ranks, Verdict};
+use crate::recovery::membership::{Cause, Evidence, Input, LEADER_TIMEOUTS, Ranks, Verdict};
 use crate::transport::Fault;
 
 /// The all-or-none outcome of calls: the state of a rank, and the driver once a recovery began.
@@ -52,8 +52,7 @@ impl Engine {
             return Ok(());
         };
         self.all_or_none.is_settled = true;
-        let is_everywhere = self.settle(call, (number, has_result), &error);
-        match is_everywhere {
+        match self.settle(call, (number, has_result), &error) {
             Ok(true) => {
                 (self.all_or_none.deferred_error, self.all_or_none.last_ok) = (Some(error), number);
                 return Ok(());
@@ -116,8 +115,8 @@ impl Engine {
         (call, has_result): (u64, bool),
         error: &Error,
     ) -> Result<bool> {
-        // A leader that is silent is suspected after three times the timeout.
-        let until = deadline_after(settings.timeout.saturating_mul(3));
+        // Until then the machine may suspect a leader that is silent.
+        let until = deadline_after(settings.timeout.saturating_mul(LEADER_TIMEOUTS));
         let limit = until + connect_limit(self.rank_info.peers.len());
         self.with_driver(settings, name, |driver, peers| {
             driver.step(peers, None, Input::Begin(call));

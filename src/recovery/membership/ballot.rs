@@ -16,6 +16,9 @@ use super::verdict::Verdict;
 /// How often a waiting member asks the others before it suspects the leader.
 const MAX_ASKS: u32 = 2;
 
+/// A member suspects a leader that is silent for so many timeouts.
+pub const LEADER_TIMEOUTS: u32 = MAX_ASKS + 1;
+
 /// The most doublings of the backoff of a leader that a higher ballot has refused.
 const MAX_BACKOFF_DOUBLINGS: u32 = 5;
 

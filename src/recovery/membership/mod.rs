@@ -23,6 +23,7 @@ mod spread;
 mod verdict;
 mod wire;
 
+pub use ballot::LEADER_TIMEOUTS;
 pub use member::{Input, Member, Outputs, Settings, Time};
 pub use message::{
     AgreementKind, Ballot, Body, Call, Cause, Ends, Entry, Evidence, LastVotes, Message, Recovery,
