@@ -229,16 +229,20 @@ pub(crate) fn join_running_job(config: &Config) -> Result<(Bootstrap, usize)> {
     };
     let (unix, name) = listen::unix_listener(config)?;
     let one_host = config.local_size == Some(config.size);
-    let (tcp, addresses) = match (config.transport, one_host) {
-        (Transport::Tcp, _) | (Transport::Auto, false) => {
-            listen::rank_listeners(config, None, one_host)?
-        }
-        (Transport::Auto, true) | (Transport::Shm, _) => Default::default(),
+    let needs_tcp = match config.transport {
+        Transport::Tcp => true,
+        Transport::Auto => !one_host,
+        Transport::Shm => false,
+    };
+    let (tcp, addresses) = match needs_tcp || config.size > config.all_pairs {
+        true => listen::rank_listeners(config, None, one_host)?,
+        false => Default::default(),
     };
     let (secret, process_table) = (secret::load(config)?, open_process_table(config));
     let (own, table) = (without_size(config), process_table.as_deref());
     let mut record = RankRecord::new(&own, secret.as_ref(), &name, table);
     record.peer.tcp = addresses;
+    let key = record.draw_key(config)?;
     let _turn = LauncherStream::lock();
     let deadline = deadline_after(config.timeout);
     let mut store = Store::connect_with(&StoreAddr::Fd(fd), &Credentials::default(), deadline)?;
@@ -260,7 +264,7 @@ pub(crate) fn join_running_job(config: &Config) -> Result<(Bootstrap, usize)> {
         admission.map_err(|broken| stream_error(store.address(), broken))?;
     let config = Config { rank, size: peers.len(), timeout, ..config.clone() };
     let bootstrap = Bootstrap::of_peers(config, secret, (job, peers), unix, process_table);
-    Ok((Bootstrap { epoch, ranks_per_cpu, is_wide_area, tcp, ..bootstrap }, first))
+    Ok((Bootstrap { epoch, ranks_per_cpu, is_wide_area, tcp, key, ..bootstrap }, first))
 }
 
 /// The message by which a member admits a joiner.

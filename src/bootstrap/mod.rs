@@ -71,6 +71,7 @@ use crate::health::process_table::ProcessTable;
 use crate::memory::resource_limit::raise_descriptor_limit;
 use crate::sync::WaitNotice;
 use crate::transport::Bell;
+use auth::keys::KeyPair;
 use exchange::{StoreGather, decode_table};
 pub(crate) use join::{Joiner, MAX_JOINER_LIST_LEN, decode_joiners, join_running_job};
 use kv::credentials::Credentials;
@@ -123,6 +124,8 @@ pub struct Bootstrap {
     tcp: Vec<Socket>,
     /// The launcher's process table, if this process has a launcher.
     process_table: Option<Arc<ProcessTable>>,
+    /// The key pair of this process, whose public key is in its record.
+    key: Option<Arc<KeyPair>>,
     /// The bells of linked ranks of this host, and this rank's own, once links are open.
     bells: BTreeMap<usize, Arc<Bell>>,
     /// The port of links over TCP, once control channels are connected; subgroups share it.
@@ -169,7 +172,8 @@ fn meet(config: &Config) -> Result<Bootstrap> {
         return meet_nobody(config, (unix, &name), process_table);
     };
     let secret = load_secret(config)?;
-    let record = RankRecord::new(config, secret.as_ref(), &name, process_table.as_deref());
+    let mut record = RankRecord::new(config, secret.as_ref(), &name, process_table.as_deref());
+    let key = record.draw_key(config)?;
     let credentials = Credentials::of(config, secret.as_ref());
     let is_shared = matches!(address, StoreAddr::Fd(_));
     let turn = is_shared.then(LauncherStream::lock);
@@ -210,6 +214,7 @@ fn meet(config: &Config) -> Result<Bootstrap> {
     match result {
         Ok((mut bootstrap, store)) => {
             let job = bootstrap.job;
+            bootstrap.key = key;
             let store =
                 StartupStore { store, server, deadline, is_shared, turn, is_of_rank_zero, job };
             bootstrap.startup_store = Some(store.into());
@@ -273,7 +278,7 @@ fn open_process_table(config: &Config) -> Option<Arc<ProcessTable>> {
 }
 
 /// Exchanges the ranks' records, and then the addresses of TCP listeners if a pair of ranks needs
-/// TCP.
+/// TCP, or may need it in a recovery.
 fn exchange_records(
     gather: &mut StoreGather<'_>,
     config: &Config,
@@ -310,7 +315,7 @@ fn exchange_records(
     let mut bootstrap = Bootstrap::new(config, secret, (leader.job, peers), unix, process_table)?;
     bootstrap.require_secret()?;
     gather.topic = "tcp";
-    if bootstrap.needs_tcp() {
+    if bootstrap.needs_tcp() || !bootstrap.connects_all_pairs() {
         let is_one_host = bootstrap.is_one_host();
         // Of several addresses this one has shown that others reach it.
         let listening = rank_listeners(config, gather.own_address, is_one_host);

@@ -2,9 +2,11 @@
 //! socket, and the settings that must be equal at all ranks. TCP addresses are published later.
 
 use std::fs;
+use std::io;
 use std::process;
+use std::sync::Arc;
 
-use super::auth::keys::secret_fingerprint;
+use super::auth::keys::{KeyPair, secret_fingerprint};
 use super::kv::protocol::{Decoder, Encoder, PROTOCOL, StreamError};
 use super::tcp_addresses::TcpAddresses;
 use super::topology::PeerInfo;
@@ -60,6 +62,7 @@ impl RankRecord {
                 cpus: UsableCpus::now(),
                 tcp: TcpAddresses::default(),
                 unix: unix.into(),
+                key: None,
             },
             settings: vec![
                 setting("ringreduce version", env!("CARGO_PKG_VERSION").into()),
@@ -83,6 +86,21 @@ impl RankRecord {
                 setting("RINGREDUCE_RETRY_SAFE", u8::from(retry_safe).to_string()),
             ],
         }
+    }
+
+    /// Draws the key pair of this process, and puts the public key into the record, if `config` has
+    /// more ranks than are connected in all pairs.
+    ///
+    /// # Errors
+    /// If the system has no random bytes.
+    pub(super) fn draw_key(&mut self, config: &Config) -> Result<Option<Arc<KeyPair>>> {
+        if config.size <= config.all_pairs {
+            return Ok(None);
+        }
+        let none = || Error::io("drawing a key", io::Error::other("no random bytes"));
+        let key = KeyPair::generate().ok_or_else(none)?;
+        self.peer.key = Some(key.nonce);
+        Ok(Some(Arc::new(key)))
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {

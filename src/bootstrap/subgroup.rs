@@ -85,6 +85,7 @@ impl Bootstrap {
             cpus_on_host: self.cpus_on_host,
             spans_job: self.spans_job && (epochs_later > 0 || size == self.peers.len()),
             tcp: listeners.tcp,
+            key: self.key.clone(),
             ..Self::of_peers(config, secret, (job, peers), listeners.unix, process_table)
         }
     }

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use socket2::Socket;
 
 use super::Bootstrap;
+use super::auth::handshake::Nonce;
 use super::share_memory::is_shareable_size;
 use super::tcp_addresses::TcpAddresses;
 use crate::codec::{Decoder, Encoder, Malformed};
@@ -44,6 +45,9 @@ pub struct PeerInfo {
     /// Addresses of its TCP listeners, if any pair of ranks needs TCP.
     pub tcp: TcpAddresses,
     pub(super) unix: String,
+    /// The public key of its process, where not all pairs of ranks are connected: control channels
+    /// that are made later need no handshake.
+    pub(super) key: Option<Nonce>,
 }
 
 impl PeerInfo {
@@ -70,7 +74,8 @@ impl PeerInfo {
     pub(super) fn encode(&self, out: Encoder) -> Encoder {
         let out = out.text(&self.host).text(&self.identity).u32(self.pid);
         let out = out.u32(self.cpus.count).u32(self.cpus.set);
-        out.text(&self.unix).u64(self.launched)
+        let out = out.text(&self.unix).u64(self.launched).u8(self.key.is_some().into());
+        out.raw(self.key.as_ref().map_or(&[], |key| &key[..]))
     }
 
     pub(super) fn decode(rank: usize, fields: &mut Decoder<'_>) -> Result<Self, Malformed> {
@@ -82,6 +87,11 @@ impl PeerInfo {
             cpus: UsableCpus { count: fields.u32()?, set: fields.u32()? },
             unix: fields.text()?,
             launched: fields.u64()?,
+            key: match fields.u8()? {
+                0 => None,
+                1 => Some(fields.array()?),
+                _ => return Err(Malformed::UnknownValue),
+            },
             tcp: TcpAddresses::default(),
         })
     }
@@ -145,6 +155,7 @@ impl Bootstrap {
             unix,
             tcp: vec![],
             process_table,
+            key: None,
             bells: BTreeMap::new(),
             port: None,
             group_resources: OnceLock::new(),
@@ -159,8 +170,7 @@ impl Bootstrap {
     pub(crate) fn launched(&self) -> LaunchedRanks {
         let numbers: Vec<_> = self.peers.iter().map(|peer| peer.launched).collect();
         // Ranks of one host that all map each other's status entries read the last votes there.
-        let all_map =
-            self.config.transport != Transport::Tcp && self.size() <= self.config.all_pairs;
+        let all_map = self.config.transport != Transport::Tcp && self.connects_all_pairs();
         let voter = (!all_map || !self.is_one_host()).then_some(self.rank);
         LaunchedRanks::new(self.process_table.as_ref(), voter, self.job, &numbers)
     }
@@ -227,6 +237,12 @@ impl Bootstrap {
     pub(super) fn has_checksums(&self, from: usize, to: usize) -> bool {
         let is_between_hosts = self.peers[from].identity != self.peers[to].identity;
         self.config.tcp_checksum.unwrap_or(is_between_hosts)
+    }
+
+    /// True if all pairs of ranks are connected from the beginning. Otherwise ranks make control
+    /// channels that a recovery needs by their ports and keys.
+    pub(super) fn connects_all_pairs(&self) -> bool {
+        self.size() <= self.config.all_pairs
     }
 
     /// True if any pair of ranks needs TCP. All ranks give the same answer.

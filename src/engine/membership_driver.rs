@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::RankInfo;
-use super::recovery_frames::{self, PartialMessages};
+use super::losses::note_unreachable;
+use super::recovery_frames::{self, MEMBERSHIP, PartialMessages, UNREACHABLE};
 use crate::error::communicator_name::OfCommunicator;
 use crate::error::{Error, Peer, Place, Result};
 use crate::health::Peers;
@@ -18,9 +19,6 @@ use crate::recovery::membership::{
     Verdict, decode, encode,
 };
 use crate::sync::{Instant, WaitNotice, rank_list};
-
-/// The kind of recovery messages that the membership's state machine sends.
-const MEMBERSHIP: u32 = 1;
 
 /// Time limits of the state machine for up to [`FEW_RANKS`], in milliseconds.
 const SETTINGS: Settings =
@@ -68,10 +66,14 @@ pub(crate) struct RecoveryMessage {
 /// The membership's state machine of one communicator, with its inputs and outputs.
 #[derive(Debug)]
 pub(crate) struct MembershipDriver {
-    member: Member,
+    pub(super) member: Member,
     began: Instant,
     /// The evidence against each rank that the machine has, and whether a last vote came with it.
-    reported: Vec<Option<(Evidence, bool)>>,
+    pub(super) reported: Vec<Option<(Evidence, bool)>>,
+    /// The ranks whose hosts this one has found unreachable, and the leader that it has told of
+    /// these.
+    pub(super) unreachable: Ranks,
+    pub(super) told: (u32, Ranks),
     /// When the driver looks for deaths again.
     next_look: Instant,
     timer: Option<Time>,
@@ -83,7 +85,7 @@ pub(crate) struct MembershipDriver {
     abort: Arc<AtomicBool>,
     /// The place of the current call, for errors.
     at: Box<Place>,
-    me: Box<Peer>,
+    pub(super) me: Box<Peer>,
     /// The recovery messages of other kinds, which are not the state machine's.
     pub(crate) other_messages: Vec<RecoveryMessage>,
 }
@@ -107,6 +109,8 @@ impl MembershipDriver {
             member,
             began: Instant::now(),
             reported: vec![None; size],
+            unreachable: Ranks::NONE,
+            told: (me as u32, Ranks::NONE),
             next_look: Instant::now(),
             timer: None,
             verdicts: VecDeque::new(),
@@ -159,7 +163,11 @@ impl MembershipDriver {
         let sends = sends.into_iter().map(|(to, message)| (to as usize, message));
         for (to, message) in replies.chain(sends) {
             let controls = peers.control_channels();
-            recovery_frames::send(controls, to, MEMBERSHIP, &encode(&message));
+            // A rank that this one has told nothing learns from others that this one has left.
+            let is_goodbye = matches!(message.body, Body::Goodbye(_));
+            if !is_goodbye || controls.is_in_use(to) {
+                recovery_frames::send(controls, to, MEMBERSHIP, &encode(&message));
+            }
         }
         let is_final =
             |it: &&Verdict| matches!(it, Verdict::QuorumLost { .. } | Verdict::Evicted { .. });
@@ -185,6 +193,7 @@ impl MembershipDriver {
                         self.step(peers, Some(from), Input::Message(from as u32, &message));
                     }
                 }
+                Some((UNREACHABLE, bytes)) => note_unreachable(peers, &bytes),
                 Some((kind, bytes))
                     if self.other_messages.len() < MOST_MESSAGES * self.reported.len() =>
                 {
@@ -212,36 +221,6 @@ impl MembershipDriver {
         }
     }
 
-    /// Tells the machine of all deaths that are known by now.
-    pub(crate) fn look_for_deaths(&mut self, peers: &mut Peers) {
-        let ranks = 0..self.reported.len();
-        let fresh: Vec<_> = ranks.filter_map(|rank| self.fresh_evidence(peers, rank)).collect();
-        if !fresh.is_empty() {
-            self.step(peers, None, Input::Evidence(&fresh));
-        }
-    }
-
-    /// The evidence of the death of a rank, again whenever it has become stronger.
-    fn fresh_evidence(
-        &mut self,
-        peers: &mut Peers,
-        rank: usize,
-    ) -> Option<(u32, Evidence, Option<LastVotes>)> {
-        let (has_ended, goodbye) = peers.control_channels().end_of(rank);
-        // A rank that said goodbye without any recovery message has never voted.
-        let no_vote = (goodbye == Some(false)).then(LastVotes::default);
-        let (evidence, vote) = match peers.last_vote_of(rank) {
-            Some(vote) => (Evidence::Certain, vote.map(|vote| decode_last_vote(&vote)).or(no_vote)),
-            None if goodbye.is_some() => (Evidence::Left, no_vote),
-            None if has_ended => (Evidence::Strong, None),
-            None => return None,
-        };
-        let report = Some((evidence, vote.is_some()));
-        let is_fresh = self.reported[rank] < report;
-        self.reported[rank] = self.reported[rank].max(report);
-        is_fresh.then_some((rank as u32, evidence, vote))
-    }
-
     /// Sends the goodbye of this rank, with its last vote.
     pub(crate) fn leave(&mut self, peers: &mut Peers) {
         self.step(peers, None, Input::Leave);
@@ -260,23 +239,6 @@ impl MembershipDriver {
     /// The cause for which the membership is revoked, if it is.
     pub(crate) fn revoked(&self) -> Option<Cause> {
         self.member.revoked()
-    }
-
-    /// The ranks of `members` that are known to have ended.
-    pub(crate) fn lost(&self, members: &Ranks) -> Ranks {
-        members.iter().filter(|&rank| self.reported[rank as usize].is_some()).collect()
-    }
-
-    /// True if one of `members` is known to have ended.
-    pub(crate) fn has_lost(&self, members: &Ranks) -> bool {
-        !self.lost(members).is_empty()
-    }
-
-    /// The ranks to name where some of `missing` did not come: those that have ended, which may be
-    /// the reason why the others did not come, or else all.
-    pub(crate) fn at_fault(&self, members: &Ranks, missing: Vec<usize>) -> Vec<usize> {
-        let lost: Vec<_> = self.lost(members).iter().map(|rank| rank as usize).collect();
-        if lost.is_empty() { missing } else { lost }
     }
 
     /// Waits for a verdict that `wanted` accepts. Another verdict that ends the wait is an error,

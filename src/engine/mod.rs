@@ -10,6 +10,7 @@ mod executor;
 pub(crate) mod failure;
 pub(crate) mod group_failure;
 mod kernel;
+mod losses;
 mod make;
 pub(crate) mod membership_driver;
 mod messages;

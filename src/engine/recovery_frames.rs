@@ -7,6 +7,19 @@ use std::collections::BTreeMap;
 use crate::health::control_channel::ControlChannels;
 use crate::health::control_message::RECOVERY_BYTES;
 
+/// The kinds of messages: those of the membership's state machine.
+pub(crate) const MEMBERSHIP: u32 = 1;
+/// The announcement of a member to the lowest one, and the announcements of all from that one.
+pub(crate) const MEMBER: u32 = 2;
+pub(crate) const ALL_MEMBERS: u32 = 5;
+/// A joiner tells rank 0 that it has all its links, and a member tells a joiner that all members
+/// have connected.
+pub(crate) const LINKED: u32 = 4;
+pub(crate) const ADMITTED: u32 = 3;
+
+/// The ranks whose hosts the sender has found unreachable.
+pub(crate) const UNREACHABLE: u32 = 6;
+
 /// Marks the kind of a frame that more frames of the message follow.
 const PART: u32 = 1 << 31;
 

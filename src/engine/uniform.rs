@@ -14,7 +14,7 @@ use crate::exec::{Halt, Stop};
 use crate::health::Peers;
 use crate::memory::Buffer;
 use crate::plan::Request;
-use crate::recovery::membership::{Cause, Evidence, Input, LEADER_TIMEOUTS, Ranks, Verdict};
+use crate::recovery::membership::{Cause, Evidence, Input, LEADER_TIMEOUTS, Verdict};
 use crate::transport::Fault;
 
 /// The all-or-none outcome of calls: the state of a rank, and the driver once a recovery began.
@@ -149,16 +149,14 @@ impl Engine {
         work: impl FnOnce(&mut MembershipDriver, &mut Peers) -> Result<T>,
     ) -> Result<T> {
         let at = self.place(settings, call, 0);
-        if self.all_or_none.driver.is_none() && self.has_all_control_channels() {
+        if self.all_or_none.driver.is_none() && self.peers.control_channels().reach_all()? {
             let is_uniform = settings.preferences.failures.uniform;
             let abort = Arc::clone(&self.abort);
             let driver = MembershipDriver::new(&self.rank_info, is_uniform, abort, at.clone());
             self.all_or_none.driver = driver.map(Box::new);
         }
         let Some(mut driver) = self.all_or_none.driver.take() else {
-            let (argument, given) = ("self", "of threads, or without links between some".into());
-            let expected = "of processes, with links between all of them".into();
-            return Err(Error::Argument { call, argument, given, expected });
+            return Err(Error::argument(call, "self", "of ranks that are threads", "of processes"));
         };
         driver.set_place(at);
         driver.set_settling(settings.timeout);
@@ -167,13 +165,5 @@ impl Engine {
         let done = work(&mut driver, &mut self.peers);
         self.all_or_none.driver = Some(driver);
         done
-    }
-
-    /// True if there are control channels between all pairs of ranks, few enough for a membership.
-    pub(crate) fn has_all_control_channels(&mut self) -> bool {
-        let size = self.rank_info.size();
-        let all = (0..size)
-            .all(|rank| rank == self.rank_info.rank || self.peers.control_channels().has(rank));
-        all && u32::try_from(size).ok().and_then(Ranks::first).is_some()
     }
 }

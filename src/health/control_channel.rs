@@ -19,6 +19,7 @@ mod resume_tests;
 mod shared;
 #[cfg(test)]
 pub(crate) mod tests;
+mod unlinked;
 
 use crate::sync::{Instant, Process};
 use std::io;
@@ -39,6 +40,7 @@ pub(crate) use keepalive::{is_unreachable, set_idle_keepalive, set_keepalive, se
 pub(crate) use parents::ParentNames;
 pub(crate) use resume::{ControlWay, NewerControl};
 use shared::{Channel, Connections};
+pub(crate) use unlinked::ReachRanks;
 
 /// How long the last message of a process may still take to arrive after the process has ended.
 const LAST_MESSAGE_DELAY: Duration = Duration::from_millis(300);
@@ -66,6 +68,8 @@ pub(crate) struct ControlChannels {
     last_heartbeat: Option<(u64, Option<usize>, Instant)>,
     /// This rank has sent recovery messages.
     sent_recovery: bool,
+    /// The ways to ranks without a channel.
+    unlinked: Option<Arc<dyn ReachRanks>>,
 }
 
 impl ControlChannels {
@@ -222,6 +226,13 @@ impl ControlChannels {
         self.channels.sleep(limit);
     }
 
+    /// True if the channel to a rank has ended because its host was unreachable.
+    pub(crate) fn is_unreachable(&self, rank: usize) -> bool {
+        let connections = &self.channels.lock();
+        let channel = self.channels.channel(connections, rank);
+        channel.is_some_and(|channel| channel.connection.is_unreachable)
+    }
+
     /// Whether the channel to a rank has ended; and after a goodbye, whether the rank had sent
     /// recovery messages.
     pub(crate) fn end_of(&self, rank: usize) -> (bool, Option<bool>) {
@@ -272,6 +283,7 @@ impl ControlChannels {
         let Channel { connection, inbox } = self.channels.channel(connections, rank)?;
         let is_open = inbox.final_message.is_none()
             && connection.ended.is_none()
+            && !connection.is_unused()
             && !connection.is_unreachable;
         is_open.then(|| self.channels.unreachable())
     }
@@ -284,6 +296,13 @@ impl ControlChannels {
         if is_unreachable { Some(channel.silent_fault()?.1) } else { None }
     }
 
+    /// Notes that another rank has found the host of `rank` unreachable.
+    pub(crate) fn note_loss_elsewhere(&self, rank: usize) {
+        if let Some(number) = self.channels.number(rank) {
+            self.channels.lock().note_loss_elsewhere(number);
+        }
+    }
+
     /// True if this communicator has any control channel.
     pub(crate) fn has_any(&self) -> bool {
         !self.channels.peers.is_empty()
@@ -291,12 +310,10 @@ impl ControlChannels {
 
     /// True if a peer is on another host, or may be.
     pub(super) fn leave_host(&self) -> bool {
-        self.channels.all(&self.channels.lock()).any(|(_, channel)| channel.connection.is_tcp)
-    }
-
-    /// True if there is a control channel to `rank`.
-    pub(crate) fn has(&self, rank: usize) -> bool {
-        self.channels.number(rank).is_some()
+        let leaves = |(_, channel): (usize, Channel<'_>)| {
+            channel.connection.is_tcp && !channel.connection.is_unused()
+        };
+        self.channels.all(&self.channels.lock()).any(leaves)
     }
 
     /// A rank that has failed because of another rank than this one.

@@ -3,6 +3,7 @@
 //! Law: all members go on with the joiners, or all without; no wait goes past its deadline by more
 //! than the time in which members vote whether all have connected, even if ranks die meanwhile.
 
+use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +14,12 @@ use crate::api::{Communicator, Origin};
 use crate::bootstrap::{Joiner, MAX_JOINER_LIST_LEN, decode_joiners, join_running_job};
 use crate::config::{Config, MAX_TIMEOUT, deadline_after};
 use crate::engine::membership_driver::MembershipDriver;
-use crate::engine::recovery_frames;
+use crate::engine::recovery_frames::{self, ADMITTED, LINKED};
 use crate::error::{Error, Result};
 use crate::sync::{Instant, WaitNotice, rank_list};
 use crate::trace::Recorder;
 
 const CALL: &str = "grow";
-/// The kind of the message by which a member tells a joiner that all members have connected.
-const ADMITTED: u32 = 3;
-/// The kind of the message by which a joiner tells the members that it has all its links.
-const LINKED: u32 = 4;
 
 impl Communicator {
     /// The number of this membership: 0 where all ranks began together, and larger after each
@@ -141,28 +138,49 @@ impl Communicator {
         Ok(joiners)
     }
 
-    /// Tells the joiners, whose ranks follow the `members` first ones, that all have connected.
+    /// Tells joiners, whose ranks follow the `members` first ones, that all have connected: rank 0
+    /// tells each of them, and the other members those that they have a channel to.
     pub(super) fn admit(mut self, members: u32) -> Result<Self> {
-        let joiners = members as usize..self.size();
-        self.send_to_each(CALL, joiners, ADMITTED)?;
+        let (is_first, joiners) = (self.rank() == 0, members as usize..self.size());
+        let has_channel = self.channels_to(CALL, joiners.clone())?;
+        let to = joiners.filter(|rank| is_first || has_channel.contains(rank));
+        self.send_to_each(CALL, to, ADMITTED)?;
         Ok(self)
     }
 
-    /// Waits until each joiner, whose ranks follow the `members` first ones, has all its links. A
-    /// member may have all of its own while a joiner still waits for a member that is dead by now.
+    /// Rank 0 waits until each joiner, whose ranks follow the `members` first ones, has all its
+    /// links. A member may have all of its own while a joiner still waits for a member that is dead
+    /// by now. No member goes on without the vote of rank 0.
     pub(super) fn await_joiners(&mut self, members: u32, until: Instant) -> Result<()> {
-        let joiners = members as usize..self.size();
+        let joiners: Vec<_> = (members as usize..self.size()).collect();
         match joiners.len() {
-            0 => Ok(()),
-            all => self.await_message(CALL, LINKED, joiners, all, until),
+            all if all > 0 && self.rank() == 0 => {
+                self.await_message(CALL, LINKED, &joiners, all, until)
+            }
+            _ => Ok(()),
         }
     }
 
-    fn send_to_each(&mut self, call: &'static str, to: Range<usize>, kind: u32) -> Result<()> {
+    /// The ranks among these to which there is a control channel in use.
+    fn channels_to(&mut self, call: &'static str, ranks: Range<usize>) -> Result<Vec<usize>> {
         let (engine, _) = self.engine_on_this_thread(call)?;
-        for rank in to {
-            recovery_frames::send(engine.peers.control_channels(), rank, kind, &[]);
+        let controls = engine.peers.control_channels();
+        Ok(ranks.filter(|&rank| controls.is_in_use(rank)).collect())
+    }
+
+    fn send_to_each(
+        &mut self,
+        call: &'static str,
+        to: impl Iterator<Item = usize>,
+        kind: u32,
+    ) -> Result<()> {
+        let (engine, _) = self.engine_on_this_thread(call)?;
+        let controls = engine.peers.control_channels();
+        let mut to = to.peekable();
+        if to.peek().is_some() {
+            controls.reach_all()?;
         }
+        to.for_each(|rank| recovery_frames::send(controls, rank, kind, &[]));
         Ok(())
     }
 
@@ -192,12 +210,13 @@ impl Communicator {
         }
     }
 
-    /// Tells the members that this rank has all its links, and waits until one of them says that
-    /// all have connected, or until all of them have ended.
+    /// Tells rank 0 that this rank has all its links, and waits until a member says that all have
+    /// connected, or until all have ended that would say so.
     fn await_admission(&mut self, members: usize, until: Instant) -> Result<()> {
         const CALL: &str = "from_env";
-        self.send_to_each(CALL, 0..members, LINKED)?;
-        self.await_message(CALL, ADMITTED, 0..members, 1, until)
+        self.send_to_each(CALL, iter::once(0), LINKED)?;
+        let from = self.channels_to(CALL, 0..members)?;
+        self.await_message(CALL, ADMITTED, &from, 1, until)
     }
 
     /// Waits until `enough` of the ranks `from` have sent a message of this kind; fails once they
@@ -206,20 +225,19 @@ impl Communicator {
         &mut self,
         call: &'static str,
         kind: u32,
-        from: Range<usize>,
+        from: &[usize],
         enough: usize,
         until: Instant,
     ) -> Result<()> {
         let began = Instant::now();
-        let (awaited, mut notice) =
-            (rank_list(&from.clone().collect::<Vec<_>>()), WaitNotice::new());
+        let (awaited, mut notice) = (rank_list(from), WaitNotice::new());
         self.with_driver(call, |driver, peers| {
             loop {
                 let has_sent = |driver: &MembershipDriver, rank: usize| {
                     driver.other_messages.iter().any(|it| (it.from, it.kind) == (rank, kind))
                 };
                 let (sent, silent): (Vec<_>, Vec<_>) =
-                    from.clone().partition(|&rank| has_sent(driver, rank));
+                    from.iter().partition(|&&rank| has_sent(driver, rank));
                 if sent.len() >= enough {
                     return Ok(());
                 }

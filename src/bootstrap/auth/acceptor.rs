@@ -17,7 +17,7 @@ use super::handshake::{
     StreamRole,
 };
 use super::hello;
-use super::keys::{EphemeralKey, Keys, SessionKeys};
+use super::keys::{KeyPair, Keys, SessionKeys};
 use super::rejected::Rejection;
 use crate::bootstrap::socket::{send_all, try_recv, try_send, wait_unless};
 use crate::sync::Instant;
@@ -31,7 +31,7 @@ pub(crate) type StreamKeys = Option<SessionKeys>;
 fn stream_keys(
     keys: &Keys,
     side: Side,
-    own_key: EphemeralKey,
+    own_key: KeyPair,
     agreement: &Agreement,
     stream: &StreamId,
 ) -> Result<StreamKeys, Rejection> {
@@ -102,7 +102,7 @@ pub(crate) fn dial_handshake(
     deadline: Instant,
     cancelled: &dyn Fn() -> bool,
 ) -> io::Result<StreamKeys> {
-    let own_key = EphemeralKey::generate().ok_or_else(no_random_bytes)?;
+    let own_key = KeyPair::generate().ok_or_else(no_random_bytes)?;
     let (mut state, offer) = Dialler::new(keys, identity, own_key.nonce);
     send_all(socket, &offer, deadline)?;
     let mut buffer = MessageBuffer::EMPTY;
@@ -175,7 +175,7 @@ fn peer_ip(socket: &Socket) -> Option<IpAddr> {
 /// The acceptor's handshake with one connection.
 pub(crate) struct Handshake {
     /// State and key, from the first valid offer on.
-    state: Option<(Acceptor, EphemeralKey)>,
+    state: Option<(Acceptor, KeyPair)>,
     buffer: MessageBuffer,
     /// The peer's address, over TCP.
     peer_ip: Option<IpAddr>,
@@ -203,7 +203,7 @@ impl Handshake {
         keys: &Keys,
         expected_for: impl Fn(&StreamId) -> Option<StreamId>,
     ) -> Result<Option<(StreamId, StreamKeys)>, Rejection> {
-        self.receive_with(socket, keys, expected_for, EphemeralKey::generate)
+        self.receive_with(socket, keys, expected_for, KeyPair::generate)
     }
 
     /// [`Self::receive`] with another source of keys.
@@ -212,7 +212,7 @@ impl Handshake {
         socket: &Socket,
         keys: &Keys,
         expected_for: impl Fn(&StreamId) -> Option<StreamId>,
-        generate: impl Fn() -> Option<EphemeralKey>,
+        generate: impl Fn() -> Option<KeyPair>,
     ) -> Result<Option<(StreamId, StreamKeys)>, Rejection> {
         loop {
             let message = match self.buffer.try_read(socket) {
@@ -310,7 +310,7 @@ mod tests {
             let generated = std::cell::Cell::new(0);
             let generate = || {
                 generated.set(generated.get() + 1);
-                EphemeralKey::generate()
+                KeyPair::generate()
             };
             let expected_for = |message: &StreamId| (message.job == 7).then_some(*message);
             let mut handshake = Handshake::new(&acceptor, Instant::now());

@@ -22,7 +22,7 @@ const VERSION_MIN: u16 = 2;
 const VERSION_MAX: u16 = 2;
 pub(in crate::bootstrap) const NONCE_LEN: usize = 32;
 const RESERVED_BYTES: usize = 28;
-pub(super) type Nonce = [u8; NONCE_LEN];
+pub(in crate::bootstrap) type Nonce = [u8; NONCE_LEN];
 /// Offset of the tag in a message.
 const TAG_AT: usize = MESSAGE_LEN - TAG_LEN;
 

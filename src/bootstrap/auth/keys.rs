@@ -80,21 +80,37 @@ impl Keys {
     pub(super) fn session_keys(
         &self,
         side: Side,
-        own_key: EphemeralKey,
+        own_key: KeyPair,
         agreement: &Agreement,
     ) -> Option<SessionKeys> {
         wiping_stack(|| {
-            let shared = Zeroizing::new(x25519(*own_key.private, agreement.peer_nonce));
-            // A point of small order would give a shared secret that everybody knows (RFC 7748,
-            // 6.1).
-            if *shared == [0; NONCE_LEN] {
-                return None;
-            }
-            let root = extract(&self.derived[2], &shared[..]);
+            let root = self.root(&own_key, agreement.peer_nonce)?;
             let aead = aead_keys(&root, side, &agreement.transcript)?;
             let links = LinkSecret(expand(&root, &[b"links", &agreement.transcript]));
             Some(SessionKeys { aead, links })
         })
+    }
+
+    /// The secret of two processes by the keys in their records, without a handshake: both have
+    /// `own` and `theirs` the other way round. `None` if the public key is of small order.
+    pub(in crate::bootstrap) fn pair_secret(
+        &self,
+        own: &KeyPair,
+        theirs: Nonce,
+    ) -> Option<LinkSecret> {
+        let (low, high) = (own.nonce.min(theirs), own.nonce.max(theirs));
+        wiping_stack(|| {
+            let root = self.root(own, theirs)?;
+            Some(LinkSecret(expand(&root, &[b"pair", &low, &high])))
+        })
+    }
+
+    /// The key that those of two processes derive from.
+    fn root(&self, own: &KeyPair, theirs: Nonce) -> Option<HkdfKey> {
+        let shared = Zeroizing::new(x25519(*own.private, theirs));
+        // A point of small order would give a shared secret that everybody knows (RFC 7748, 6.1).
+        let is_secret = *shared != [0; NONCE_LEN];
+        is_secret.then(|| extract(&self.derived[2], &shared[..]))
     }
 }
 
@@ -149,6 +165,12 @@ impl LinkSecret {
         Self(Zeroizing::new([byte; TAG_LEN]))
     }
 
+    /// The keys of `side` for the control channel of two processes that have no handshake: the
+    /// lower rank counts as its dialler.
+    pub(in crate::bootstrap) fn control_keys(&self, side: Side) -> Option<AeadKeys> {
+        wiping_stack(|| aead_keys(&self.0, side, b"control"))
+    }
+
     /// The keys of `side` for the stream that begins with this hello.
     pub(in crate::bootstrap) fn stream_keys(
         &self,
@@ -171,16 +193,22 @@ impl std::fmt::Debug for Keys {
     }
 }
 
-/// An ephemeral X25519 key pair.
-pub(super) struct EphemeralKey {
+/// An X25519 key pair, drawn for one handshake or for the record of a process.
+pub(in crate::bootstrap) struct KeyPair {
     private: Zeroizing<Nonce>,
     /// The public key, which serves as nonce of the handshake.
-    pub(super) nonce: Nonce,
+    pub(in crate::bootstrap) nonce: Nonce,
 }
 
-impl EphemeralKey {
+impl std::fmt::Debug for KeyPair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("KeyPair")
+    }
+}
+
+impl KeyPair {
     /// A new key pair; none if the system has no random bytes.
-    pub(super) fn generate() -> Option<Self> {
+    pub(in crate::bootstrap) fn generate() -> Option<Self> {
         let mut private = Zeroizing::new([0; NONCE_LEN]);
         getrandom::fill(&mut private[..]).ok()?;
         let nonce = wiping_stack(|| x25519(*private, X25519_BASEPOINT_BYTES));

@@ -8,7 +8,7 @@ use std::fmt;
 use sha2::{Digest, Sha256};
 
 use super::handshake::{Agreement, Side};
-use super::keys::{EphemeralKey, Keys, Tag};
+use super::keys::{KeyPair, Keys, Tag};
 use crate::bootstrap::UniqueId;
 use crate::error::{Error, Result};
 use crate::transport::aead::{AeadKeys, TAG};
@@ -30,7 +30,7 @@ const SEALED_LEN: usize = PUBLIC_LEN + UniqueId::LEN + TAG;
 /// assert_eq!(key.open(&sealed)?, id);
 /// # Ok::<(), ringreduce::Error>(())
 /// ```
-pub struct UniqueIdKey(EphemeralKey);
+pub struct UniqueIdKey(KeyPair);
 
 impl UniqueIdKey {
     /// A new key pair, for one answer.
@@ -97,9 +97,9 @@ impl fmt::Debug for UniqueIdKey {
     }
 }
 
-fn generate() -> Result<EphemeralKey> {
+fn generate() -> Result<KeyPair> {
     let failed = || Error::io("drawing a key", std::io::Error::other("no random bytes"));
-    EphemeralKey::generate().ok_or_else(failed)
+    KeyPair::generate().ok_or_else(failed)
 }
 
 /// The digest of the two public keys, which the keys of an answer depend on.
@@ -109,12 +109,7 @@ fn transcript(asker: &[u8; PUBLIC_LEN], maker: &[u8; PUBLIC_LEN]) -> Tag {
 }
 
 /// The keys of one answer; none if the peer's public key is of small order.
-fn agree(
-    side: Side,
-    own: EphemeralKey,
-    peer: &[u8; PUBLIC_LEN],
-    transcript: Tag,
-) -> Option<AeadKeys> {
+fn agree(side: Side, own: KeyPair, peer: &[u8; PUBLIC_LEN], transcript: Tag) -> Option<AeadKeys> {
     let agreement = Agreement { peer_nonce: *peer, transcript };
     Some(Keys::new(None, 0).session_keys(side, own, &agreement)?.aead)
 }

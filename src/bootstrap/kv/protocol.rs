@@ -13,7 +13,7 @@ pub(crate) use crate::codec::{Decoder, Encoder};
 use crate::transport::aead::{self, OpeningKey, SealingKey};
 
 /// Version of frames and records.
-pub(crate) const PROTOCOL: u16 = 1;
+pub(crate) const PROTOCOL: u16 = 2;
 const MAGIC: [u8; 4] = *b"RRST";
 const HEADER_LEN: usize = 24;
 /// Longest key and value.

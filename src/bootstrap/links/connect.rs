@@ -202,7 +202,7 @@ impl Bootstrap {
             });
             cancelled()
         };
-        let mut addresses = self.addresses_to_try(peer);
+        let mut addresses = addresses_to_try(peer, &self.peers[self.rank].identity);
         loop {
             let error = match open((peer, &addresses), stream.role, deadline, cancelled) {
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
@@ -242,24 +242,11 @@ impl Bootstrap {
         }
     }
 
-    /// The peer's addresses in the order in which to try them. An address that this host has too
-    /// leads to no other host.
-    fn addresses_to_try(&self, peer: &PeerInfo) -> Vec<SocketAddr> {
-        let all: Vec<_> = peer.tcp.to_try().collect();
-        if all.len() < 2 || peer.identity == self.peers[self.rank].identity {
-            return all;
-        }
-        let here = interface::list().unwrap_or_default();
-        let is_own = |address: &SocketAddr| here.iter().any(|own| own.address == address.ip());
-        let foreign: Vec<_> = all.iter().copied().filter(|address| !is_own(address)).collect();
-        if foreign.is_empty() { all } else { foreign }
-    }
-
     /// The addresses of the peer for streams of links, in the order in which to try them. A peer
     /// that this rank has dialled was reached at the first one. A peer that has dialled this rank
     /// may let nothing in at the address that it came from, so the others are tried too.
     pub(super) fn link_addresses(&self, peer: usize) -> Vec<SocketAddr> {
-        let mut addresses = self.addresses_to_try(&self.peers[peer]);
+        let mut addresses = addresses_to_try(&self.peers[peer], &self.peers[self.rank].identity);
         if peer > self.rank {
             addresses.truncate(1);
         }
@@ -303,6 +290,19 @@ impl Bootstrap {
         }
         Ok(listener.finish())
     }
+}
+
+/// The addresses of the peer in the order in which to try them, from the host of this identity. An
+/// address that this host has too leads to no other host.
+pub(super) fn addresses_to_try(peer: &PeerInfo, identity: &str) -> Vec<SocketAddr> {
+    let all: Vec<_> = peer.tcp.to_try().collect();
+    if all.len() < 2 || *peer.identity == *identity {
+        return all;
+    }
+    let here = interface::list().unwrap_or_default();
+    let is_own = |address: &SocketAddr| here.iter().any(|own| own.address == address.ip());
+    let foreign: Vec<_> = all.iter().copied().filter(|address| !is_own(address)).collect();
+    if foreign.is_empty() { all } else { foreign }
 }
 
 /// True for a limit or a permission of this process, which no further attempt can mend.

@@ -13,6 +13,7 @@ mod resume_tests;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod unlinked;
 mod ways;
 
 use std::cell::RefCell;
@@ -28,6 +29,7 @@ pub use connect::ControlStream;
 pub(super) use port::LinkPort;
 use port_peer::{PortPeer, StreamSettings};
 use streams::{CallReceiver, CallSender, FarRank, message_ends};
+use unlinked::{UnlinkedPeers, UnlinkedRanks};
 use ways::Way;
 
 use super::auth::listener::EarlyStream;
@@ -127,15 +129,7 @@ impl Communicator {
             process: Process::default(),
             speeds,
         });
-        let mut engine = Engine::new(rank_info, planner, peer_table, backoff, abort);
-        if preferences.failures.uniform && !engine.has_all_control_channels() {
-            let expected = format!(
-                "off in a world of {} ranks, unless RINGREDUCE_ALL_PAIRS or Builder::all_pairs \
-                 gives all of them links to each other",
-                engine.rank_info.size()
-            );
-            return Err(Error::argument("build", "uniform", "on", expected));
-        }
+        let engine = Engine::new(rank_info, planner, peer_table, backoff, abort);
         let origin = Origin::Processes(Box::new(bootstrap));
         Ok(Self::new(origin, engine, timeout).with_preferences(preferences))
     }
@@ -219,6 +213,9 @@ fn connect(
             }
         }
     }
+    if let Some(unlinked) = UnlinkedRanks::of(bootstrap) {
+        controls.set_unlinked(Arc::new(unlinked));
+    }
     bootstrap.add_far_links(
         planner,
         (&others, controls.channels()),
@@ -276,8 +273,8 @@ impl Bootstrap {
         early: Vec<EarlyStream>,
         recorder: &Arc<Recorder>,
     ) -> Result<()> {
-        let listeners = mem::take(&mut self.tcp);
-        if listeners.is_empty() || peers.is_empty() {
+        let (listeners, unlinked) = (mem::take(&mut self.tcp), UnlinkedPeers::of(self));
+        if listeners.is_empty() || peers.is_empty() && unlinked.is_none() {
             return Ok(());
         }
         let settings = StreamSettings {
@@ -287,7 +284,7 @@ impl Bootstrap {
             peer_timeout: self.config.peer_timeout,
             recorder: Some(Arc::clone(recorder)),
         };
-        let port = LinkPort::new(self.rank, listeners, bell, peers, settings)?;
+        let port = LinkPort::new(self.rank, listeners, bell, (peers, unlinked), settings)?;
         early.into_iter().for_each(|stream| port.take_over(stream));
         self.port = Some(Arc::new(port));
         Ok(())

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use socket2::Socket;
 
 use super::arrivals::{Arrivals, LinkConnection, Pending};
 use super::port_peer::{PortPeer, StreamSettings};
+use super::unlinked::UnlinkedPeers;
 use crate::bootstrap::auth::acceptor::PendingPeer;
 use crate::bootstrap::auth::handshake::Side;
 use crate::bootstrap::auth::hello::{
@@ -56,13 +57,15 @@ pub(in crate::bootstrap) struct LinkPort {
     me: u32,
     /// Ready while something has come that nobody has taken in.
     poll: Epoll,
-    bell: Arc<Bell>,
+    pub(super) bell: Arc<Bell>,
     /// By their ranks in the communicator that met.
     peers: BTreeMap<u32, PortPeer>,
+    /// The other ranks of that communicator, if control channels to them may be made.
+    pub(super) unlinked: Option<UnlinkedPeers>,
     settings: StreamSettings,
     max_pending: usize,
-    process: Process,
-    arrivals: Mutex<Arrivals>,
+    pub(super) process: Process,
+    pub(super) arrivals: Mutex<Arrivals>,
 }
 
 impl LinkPort {
@@ -74,7 +77,7 @@ impl LinkPort {
         me: usize,
         listeners: Vec<Socket>,
         bell: Arc<Bell>,
-        peers: BTreeMap<u32, PortPeer>,
+        (peers, unlinked): (BTreeMap<u32, PortPeer>, Option<UnlinkedPeers>),
         settings: StreamSettings,
     ) -> Result<Self> {
         let io = |no| Error::io("preparing the port of links", name_refused_call("epoll", no));
@@ -92,9 +95,9 @@ impl LinkPort {
         let rejections = RejectionLog::new(format!("rank {me}"));
         let arrivals = Mutex::new(Arrivals::new(listeners, rejections, FIRST_CONNECTION));
         let (me, process) = (me as u32, Process::default());
-        let due = peers.len() * settings.streams;
+        let due = peers.len() * settings.streams + unlinked.as_ref().map_or(0, UnlinkedPeers::len);
         let max_pending = pending_limit(MAX_PENDING.max(PENDING_PER_STREAM * due), due);
-        Ok(Self { me, poll, bell, peers, settings, max_pending, process, arrivals })
+        Ok(Self { me, poll, bell, peers, unlinked, settings, max_pending, process, arrivals })
     }
 
     pub(super) fn me(&self) -> u32 {
@@ -112,7 +115,11 @@ impl LinkPort {
 
     /// The descriptor that is readable while something has come.
     pub(super) fn descriptor(&self) -> RawFd {
-        self.poll.0.as_raw_fd()
+        self.poll_fd().as_raw_fd()
+    }
+
+    pub(super) fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.poll.0.as_fd()
     }
 
     /// Dials a stream: the connection, which may not stand yet, and the hello that goes out first.
@@ -140,7 +147,7 @@ impl LinkPort {
 
     /// The secret of this process and the one of this rank.
     pub(super) fn secret_with(&self, rank: u32) -> Option<&LinkSecret> {
-        self.peers.get(&rank).map(|peer| &peer.secret)
+        self.peer(rank).map(|peer| &peer.secret)
     }
 
     /// How long the host of a peer may be out of reach.
@@ -150,7 +157,8 @@ impl LinkPort {
 
     /// The process of this rank, as far as the port knows it.
     pub(super) fn peer(&self, rank: u32) -> Option<&PortPeer> {
-        self.peers.get(&rank)
+        let unlinked = || self.unlinked.as_ref()?.get(rank);
+        self.peers.get(&rank).or_else(unlinked)
     }
 
     /// Begins another connection of a stream, to this address of its acceptor. Never waits.
@@ -244,7 +252,7 @@ impl LinkPort {
     }
 
     /// Takes in what has come, without waiting; the next look goes on where much has come.
-    fn receive(&self, arrivals: &mut Arrivals) -> Result<(), Fault> {
+    pub(super) fn receive(&self, arrivals: &mut Arrivals) -> Result<(), Fault> {
         let now = Instant::now();
         match arrivals.rests_until {
             // The awaited stream may be in the backlog.
@@ -348,7 +356,11 @@ impl LinkPort {
     fn open(&self, pending: Pending) -> Result<(LinkStream, LinkConnection), Rejection> {
         let hello = Hello::decode(&pending.hello)?;
         let stream = hello.stream;
-        let peer = self.peers.get(&stream.dialler).filter(|_| stream.acceptor == self.me);
+        let peer = match stream.content {
+            LinkContent::Control => self.peer(stream.dialler),
+            _ => self.peers.get(&stream.dialler),
+        };
+        let peer = peer.filter(|_| stream.acceptor == self.me);
         let peer = peer.ok_or(Rejection::Unexpected)?;
         if !peer.secret.verify(&pending.hello) {
             return Err(Rejection::BadTag);

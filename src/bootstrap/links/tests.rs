@@ -59,7 +59,7 @@ fn ports_behind(others: &[SocketAddr], encrypt: bool) -> ([Arc<LinkPort>; 2], So
         let (streams, congestion, peer_timeout, recorder) = (1, None, LONG, None);
         let settings = StreamSettings { encrypt, streams, congestion, peer_timeout, recorder };
         let bell = Arc::new(Bell::new().unwrap());
-        let port = LinkPort::new(me, vec![listener], bell, peers, settings).unwrap();
+        let port = LinkPort::new(me, vec![listener], bell, (peers, None), settings).unwrap();
         me += 1;
         Arc::new(port)
     });

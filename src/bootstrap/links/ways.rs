@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use super::port::LinkPort;
 use super::streams::FarRank;
-use crate::bootstrap::auth::handshake::NONCE_LEN;
+use crate::bootstrap::auth::handshake::{NONCE_LEN, Side};
 use crate::bootstrap::auth::hello::{
     Hello, HelloBytes, LinkStream, answer, draw_nonce, open_answer,
 };
 use crate::health::control_channel::{ControlWay, NewerControl};
 use crate::transport::LinkContent;
+use crate::transport::aead::AeadKeys;
 use crate::transport::tcp::{ANSWER_LEN, Redial};
 
 /// The way of a stream that this process dials.
@@ -109,6 +110,11 @@ impl ControlWay for Way {
     fn answer(&self, hello: &[u8], received: u64) -> [u8; ANSWER_LEN] {
         let secret = self.port.secret_with(self.stream.acceptor);
         secret.map_or([0; ANSWER_LEN], |secret| answer(secret, hello, received))
+    }
+
+    fn keys(&self) -> Option<AeadKeys> {
+        let side = if self.dials_first() { Side::Dialler } else { Side::Acceptor };
+        self.port.secret_with(self.stream.acceptor)?.control_keys(side)
     }
 
     fn dials_first(&self) -> bool {

@@ -43,8 +43,8 @@ pub(crate) struct Channels {
     /// The key of the communicator, which all its ranks know.
     pub(super) key: u64,
     /// A host without a sign of life for this long counts as unreachable.
-    unreachable: Duration,
-    connections: Arc<SharedConnections>,
+    pub(super) unreachable: Duration,
+    pub(super) connections: Arc<SharedConnections>,
     /// The channels by rank, ascending. A rank that waits goes through all of them.
     pub(super) peers: Vec<Linked>,
     /// The parent, if it shares its connections and goes on too.
@@ -180,7 +180,10 @@ impl Channels {
     pub(super) fn broadcast(&self, message: &ControlMessage) {
         let (frame, connections) = (message.encode(self.key), &mut *self.lock());
         for linked in &self.peers {
-            if let Some(connection) = connections.connection_mut(linked.number) {
+            // A rank without a link learns of the message from those that have one to it.
+            if let Some(connection) = connections.connection_mut(linked.number)
+                && !connection.is_unused()
+            {
                 connection.send(&frame, None);
             }
         }
@@ -197,7 +200,8 @@ impl Channels {
             let is_due = channel.is_some_and(|Channel { connection, inbox }| {
                 let is_expected =
                     has_heartbeats || heartbeat.waits_for == rank as u64 + 1 || inbox.waits_for(me);
-                is_expected && inbox.goodbye.is_none() && !connection.is_congested()
+                let is_open = inbox.goodbye.is_none() && !connection.is_unused();
+                is_expected && is_open && !connection.is_congested()
             });
             if is_due && let Some(connection) = connections.connection_mut(number) {
                 connection.send(&frame, None);

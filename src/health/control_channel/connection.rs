@@ -58,6 +58,8 @@ pub(super) struct ControlConnection {
     pub(super) asked_since: Option<Instant>,
     /// The connection may be broken, or have bytes that found no room.
     pub(super) may_be_busy: bool,
+    /// The other end has made a connection, for which to look.
+    pub(super) has_come: bool,
     /// An inbox may have recovery messages. A rank that waits asks all its connections, and to look
     /// into the inboxes takes ten times as long.
     has_recovery: bool,
@@ -71,7 +73,7 @@ pub(super) struct ControlConnection {
     /// begins.
     unsent_fds: VecDeque<(usize, OwnedFd)>,
     /// The keys of both directions, where the connection leaves the host.
-    keys: Option<Box<AeadKeys>>,
+    pub(super) keys: Option<Box<AeadKeys>>,
     /// The part of a frame, and of its tag, that has arrived.
     frame: [u8; FRAME_BYTES + TAG],
     pub(super) filled: usize,
@@ -107,6 +109,7 @@ impl ControlConnection {
             watched_since: None,
             asked_since: None,
             may_be_busy: false,
+            has_come: false,
             has_recovery: false,
             is_tcp,
             is_unreachable: false,
@@ -196,6 +199,9 @@ impl ControlConnection {
     /// room go out before the next frame, or at the next [`Self::receive`]. Nothing goes to a peer
     /// whose connection has ended.
     pub(super) fn send(&mut self, frame: &[u8; FRAME_BYTES], fd: Option<OwnedFd>) {
+        if self.is_unused() {
+            self.begin_use();
+        }
         if self.ended.is_some() {
             return;
         }
@@ -290,7 +296,7 @@ impl ControlConnection {
     /// Receives all frames that have arrived, without waiting.
     pub(super) fn receive(&mut self) {
         self.flush();
-        if self.ended.is_some() || self.is_broken() {
+        if self.ended.is_some() || self.is_broken() || self.is_unused() {
             return;
         }
         let end = match self.read_frames() {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::connection::ControlConnection;
 use super::keepalive::{set_questions, suspicion};
+use super::unlinked::NO_ANSWER;
 use crate::sync::Instant;
 use crate::transport::tcp::{HostSigns, host_signs};
 
@@ -20,8 +21,9 @@ pub(super) struct HostWatch {
     /// Since when that one has had no sign of life, if it has left a question without an answer.
     /// The others are watched too then.
     silent_since: Option<Instant>,
-    /// The host was found unreachable not long ago.
+    /// The host was found unreachable not long ago, here or by another rank.
     is_lost: bool,
+    is_lost_elsewhere: bool,
 }
 
 impl HostWatch {
@@ -32,6 +34,12 @@ impl HostWatch {
         self.is_lost |= connection.is_unreachable && connection.ended.as_ref().is_some_and(lasts);
     }
 
+    /// Notes that another rank of the communicator has found the host unreachable. That counts
+    /// for connections that have never come about.
+    pub(super) fn note_loss_elsewhere(&mut self) {
+        self.is_lost_elsewhere = true;
+    }
+
     /// Looks at the next connection to this host.
     pub(super) fn look(&mut self, connection: &mut ControlConnection) {
         if connection.is_unreachable && !self.is_watched {
@@ -39,10 +47,11 @@ impl HostWatch {
             let suspicion = suspicion(connection.unreachable_after);
             self.silent_since.get_or_insert_with(|| Instant::now() - suspicion);
         }
-        if !connection.is_tcp || connection.ended.is_some() {
+        if !connection.is_tcp || connection.ended.is_some() || connection.is_unused() {
             return;
         }
-        if self.is_lost && connection.has_no_answer() {
+        let is_lost = self.is_lost || self.is_lost_elsewhere && !connection.has_stood();
+        if is_lost && connection.has_no_answer() {
             let how = connection.mark_unreachable();
             return connection.end(how);
         }
@@ -96,7 +105,9 @@ impl ControlConnection {
         let silence = || host_signs(&self.stream).map_or(Duration::ZERO, |signs| signs.silence);
         let unanswered =
             if self.is_broken() { self.unanswered_attempt() } else { silence().min(asked()) };
-        unanswered >= suspicion(self.unreachable_after)
+        // Nothing has ever shown that the host can be reached on this connection.
+        let most = if self.has_stood() { suspicion(self.unreachable_after) } else { NO_ANSWER };
+        unanswered >= most
     }
 
     /// Looks whether the host still gives a sign of life; for how long it has given none, as far as

@@ -1,6 +1,6 @@
 //! A control connection between hosts that breaks is made anew by whichever end notices first, and
 //! goes on with the frames that did not arrive. If both dial, the connection of the lower rank
-//! counts.
+//! counts. So is the first connection to a rank without a link made, once there is a frame for it.
 //! Law: each frame arrives once and in order. Where nothing listens any more, the process has
 //! ended; a process that listens lives, however busy it is. What waits for a peer is bounded: where
 //! much waits, heartbeats are left out, and a peer that lets too much wait counts as lost.
@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connection::{ControlConnection, End};
+use super::unlinked::NO_ANSWER;
 use crate::error::Error;
+use crate::transport::aead::AeadKeys;
 use crate::transport::tcp::{
     ANSWER_LEN, Attempt, NewerStream, Progress, Redial, check_open, reset, stop_receiving,
     unacknowledged,
@@ -44,6 +46,9 @@ pub(crate) trait ControlWay: Redial {
     /// The answer to the hello of such a connection: this end has received so many frames.
     fn answer(&self, hello: &[u8], received: u64) -> [u8; ANSWER_LEN];
 
+    /// The keys of a channel whose processes have made no handshake; `None` if they can't be made.
+    fn keys(&self) -> Option<AeadKeys>;
+
     /// True if this end's connection counts where both have dialled.
     fn dials_first(&self) -> bool;
 }
@@ -51,23 +56,27 @@ pub(crate) trait ControlWay: Redial {
 /// The way to make a broken connection anew, and the frames that the peer may lack.
 #[derive(Debug)]
 pub(super) struct Resumption {
-    way: Box<dyn ControlWay>,
+    pub(super) way: Box<dyn ControlWay>,
     /// Frames as they were sent, which the peer's system may not have.
     kept: VecDeque<u8>,
     /// The number of the first kept frame.
     first: u64,
     /// The number of the connection.
     generation: u32,
-    attempt: Option<Attempt>,
+    pub(super) attempt: Option<Attempt>,
+    /// A connection has been made. The first one to a rank without a link comes with the first
+    /// frame.
+    pub(super) has_stood: bool,
 }
 
 impl ControlConnection {
-    /// Sets the way on which this connection is made anew.
-    pub(super) fn set_way(&mut self, way: Box<dyn ControlWay>) {
+    /// Sets the way on which this connection is made anew, or for the first time if it `is_unused`.
+    pub(super) fn set_way(&mut self, way: Box<dyn ControlWay>, is_unused: bool) {
         // Reserved now, because a heartbeat must not allocate.
-        let kept = VecDeque::with_capacity(4 * self.frame_len());
-        let (first, generation, attempt) = (0, 0, None);
-        self.resumption = Some(Box::new(Resumption { way, kept, first, generation, attempt }));
+        let kept = VecDeque::with_capacity(if is_unused { 0 } else { 4 * self.frame_len() });
+        let (first, generation, attempt, has_stood) = (0, 0, None, !is_unused);
+        let resumption = Resumption { way, kept, first, generation, attempt, has_stood };
+        self.resumption = Some(Box::new(resumption));
     }
 
     /// True while the connection is being made anew.
@@ -99,6 +108,9 @@ impl ControlConnection {
         // A frame of the peer that reaches a closed socket resets the connection, and what the
         // peer's system has not got by then is lost.
         let is_under_way = || unacknowledged(&*self.stream) > 0;
+        if !self.has_stood() {
+            return self.is_broken() && self.unanswered_attempt() < NO_ANSWER;
+        }
         let waits = self.is_broken() || self.awaits_confirmation || !self.unsent.is_empty();
         self.resumption.is_some() && (waits || is_under_way())
     }
@@ -220,7 +232,11 @@ impl ControlConnection {
         if check_open(&stream.stream).is_err() || received < first {
             return false;
         }
-        if !self.is_broken() {
+        if self.is_unused() {
+            if !self.make_keys() {
+                return false;
+            }
+        } else if !self.is_broken() {
             // The other end has given the present connection up, and all of it has come.
             if let Err(End::Useless(reason)) = self.read_frames() {
                 self.end(reason.into());
@@ -249,12 +265,14 @@ impl ControlConnection {
         it.kept.drain(..done as usize * frame_len);
         it.first = theirs;
         self.unsent.extend(&it.kept);
-        if let Some(attempt) = it.attempt.take() {
-            it.way.note_resumed(attempt.elapsed());
-        }
+        let attempt = it.attempt.take();
         it.generation = generation;
-        // The other end must not take the end of the former connection for that of the process.
-        reset(&*self.stream);
+        if std::mem::replace(&mut it.has_stood, true) {
+            attempt.iter().for_each(|attempt| it.way.note_resumed(attempt.elapsed()));
+            // The other end must not take the end of the former connection for that of the
+            // process.
+            reset(&*self.stream);
+        }
         self.stream = Arc::new(stream.into());
         self.set_watched(None);
         true

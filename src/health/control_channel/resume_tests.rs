@@ -13,6 +13,7 @@ use crate::error::{Error, Limit};
 use crate::health::control_message::{ControlMessage, RECOVERY_BYTES};
 use crate::sync::Instant;
 use crate::transport::Fault;
+use crate::transport::aead::AeadKeys;
 use crate::transport::tcp::{ANSWER_LEN, Redial, reset};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -56,6 +57,10 @@ impl ControlWay for Nowhere {
 
     fn answer(&self, _hello: &[u8], _received: u64) -> [u8; ANSWER_LEN] {
         [0; ANSWER_LEN]
+    }
+
+    fn keys(&self) -> Option<AeadKeys> {
+        None
     }
 
     fn dials_first(&self) -> bool {

@@ -2,7 +2,7 @@
 //! communicator that met through a store has made them, and its subgroups use them too.
 //! Law: a connection ends with the last communicator here that uses it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::Shutdown;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use super::connection::ControlConnection;
 use super::host_watch::HostWatch;
 use super::inbox::Inbox;
 use super::resume::ControlWay;
+use super::unlinked::ReachRanks;
 use crate::error::refused_call::name_refused_call;
 use crate::error::{Error, Result};
 use crate::health::control_message::RecoveryMessage;
@@ -25,6 +26,14 @@ use crate::transport::aead::AeadKeys;
 /// longer that takes for each connection: a process of many has other things to do.
 const KEEPALIVE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 const INTERVAL_PER_CONNECTION: Duration = Duration::from_millis(1);
+
+/// How long the word of another rank counts that a host is unreachable, which may come back.
+const LOST_ELSEWHERE: Duration = Duration::from_secs(30);
+
+/// Stands for the port of this process among the numbers of connections.
+pub(super) const PORT: u64 = u64::MAX;
+
+pub(super) const PREPARING: &str = "preparing a control connection";
 
 /// The most connections of which one system call tells that something has arrived.
 const EVENTS_PER_POLL: usize = 32;
@@ -52,8 +61,12 @@ pub(super) struct Connections {
     /// Tells on which connections something has arrived since it was last asked, so that a rank
     /// that waits makes one system call and not one for each peer.
     arrivals: Option<Arc<Epoll>>,
+    /// The ways to ranks without a link, which may make connections too.
+    pub(super) ways: Option<Arc<dyn ReachRanks>>,
     /// The look at each host.
     hosts: Vec<HostWatch>,
+    /// The hosts that other ranks have found unreachable, and when this one learned so.
+    lost_elsewhere: BTreeMap<usize, Instant>,
     /// When the hosts' signs of life were last looked for.
     keepalive_checked: Option<Instant>,
 }
@@ -93,25 +106,32 @@ impl Connections {
         keys: Option<AeadKeys>,
         unreachable: Duration,
     ) -> Result<()> {
-        let io = |error| Error::io("preparing a control connection", error);
-        let arrivals = match self.arrivals.take() {
-            Some(arrivals) => arrivals,
-            None => Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
-                .map_err(|no| io(name_refused_call("epoll_create1", no)))?
-                .into(),
-        };
-        let added = arrivals.add(&stream, event(number));
-        self.arrivals = Some(arrivals);
-        added.map_err(|no| io(no.into()))?;
+        let added = self.arrivals_or_new()?.add(&stream, event(number));
+        added.map_err(|no| Error::io(PREPARING, no))?;
+        let stream = (stream, is_tcp);
+        self.insert(number, ControlConnection::new(host, stream, keys, unreachable));
+        Ok(())
+    }
+
+    /// Adds a connection that nothing arrives on yet.
+    pub(super) fn insert(&mut self, number: usize, connection: Box<ControlConnection>) {
+        if self.hosts.len() <= connection.host {
+            self.hosts.resize(connection.host + 1, HostWatch::default());
+        }
         if self.all.len() <= number {
             self.all.resize_with(number + 1, || None);
         }
-        let stream = (stream, is_tcp);
-        self.all[number] = Some(ControlConnection::new(host, stream, keys, unreachable));
-        if self.hosts.len() <= host {
-            self.hosts.resize(host + 1, HostWatch::default());
-        }
-        Ok(())
+        self.all[number] = Some(connection);
+    }
+
+    pub(super) fn arrivals_or_new(&mut self) -> Result<&Arc<Epoll>> {
+        let arrivals = match self.arrivals.take() {
+            Some(arrivals) => arrivals,
+            None => Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+                .map_err(|no| Error::io(PREPARING, name_refused_call("epoll_create1", no)))?
+                .into(),
+        };
+        Ok(self.arrivals.insert(arrivals))
     }
 
     fn get(&self, number: usize) -> Option<&ControlConnection> {
@@ -125,7 +145,7 @@ impl Connections {
     /// Sets the way on which a connection is made anew if it breaks.
     pub(super) fn set_way(&mut self, number: usize, way: Box<dyn ControlWay>) {
         if let Some(connection) = self.get_mut(number) {
-            connection.set_way(way);
+            connection.set_way(way, false);
         }
     }
 
@@ -190,6 +210,13 @@ impl Connections {
         }
     }
 
+    /// Notes that another rank has found the host of a connection unreachable.
+    pub(super) fn note_loss_elsewhere(&mut self, number: usize) {
+        if let Some(host) = self.get(number).map(|connection| connection.host) {
+            self.lost_elsewhere.entry(host).or_insert_with(Instant::now);
+        }
+    }
+
     /// The poll that tells that something has arrived.
     pub(super) fn arrivals(&self) -> Option<Arc<Epoll>> {
         self.arrivals.clone()
@@ -208,7 +235,9 @@ impl Connections {
             // A poll that does not wait fails for no reason that could pass.
             let Ok(count) = arrivals.wait(&mut events, EpollTimeout::ZERO) else { return };
             for event in &events[..count] {
-                if let Some(connection) = self.connection_mut(event.data() as usize) {
+                if event.data() == PORT {
+                    self.note_arrived();
+                } else if let Some(connection) = self.connection_mut(event.data() as usize) {
                     connection.receive();
                 }
             }
@@ -222,6 +251,11 @@ impl Connections {
         if checks {
             self.keepalive_checked = Some(Instant::now());
             self.hosts.fill(HostWatch::default());
+            for (&host, since) in &self.lost_elsewhere {
+                if since.elapsed() < LOST_ELSEWHERE {
+                    self.hosts[host].note_loss_elsewhere();
+                }
+            }
             for connection in self.all.iter().flatten() {
                 self.hosts[connection.host].note_loss(connection);
             }
@@ -230,7 +264,8 @@ impl Connections {
             let looked =
                 |connection: &&mut Box<ControlConnection>| checks || connection.may_be_busy;
             let Some(connection) = connection.as_mut().filter(looked) else { continue };
-            if connection.resume(checks)
+            let has_come = std::mem::take(&mut connection.has_come);
+            if connection.resume(checks || has_come)
                 && let Err(error) = arrivals.add(&connection.stream, event(number))
             {
                 let how = format!("no place for its new connection: {error}");

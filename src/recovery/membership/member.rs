@@ -275,6 +275,12 @@ impl Member {
         }
     }
 
+    /// The lowest member that this rank believes alive, which leads.
+    #[must_use]
+    pub fn leader(&self) -> u32 {
+        self.live().lowest().unwrap_or(self.me)
+    }
+
     /// The members that said goodbye. A call that still needs them will not end by itself.
     #[must_use]
     pub fn left(&self) -> Ranks {

@@ -9,6 +9,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, raise};
 use ringreduce::{Communicator, Error, ReduceOp};
 
+use super::Links;
 use harness::hosts::Hosts;
 use harness::processes::{Process, World, this_builder, this_rank};
 
@@ -103,10 +104,10 @@ pub(crate) fn evicted() {
         let Error::NotAll { missing, .. } = missing else { panic!("{missing}") };
         assert_eq!(missing, [2]);
     }
-    let mut two = comm.evict(EVICTION).unwrap();
-    assert_eq!(two.size(), 2);
-    two.set_timeout(LONG);
-    two.barrier().unwrap();
+    let mut rest = comm.evict(EVICTION).unwrap();
+    assert_eq!(rest.size(), comm.size() - 1);
+    rest.set_timeout(LONG);
+    rest.barrier().unwrap();
     Process::works();
     // Rank 2 learns it from living peers.
     until_killed();
@@ -124,15 +125,32 @@ fn an_absent_rank_is_missed_then_evicted_and_learns_it() {
         ("shm", "0", "0"),
         ("tcp", "0", "0"),
     ] {
-        let settings = |_| vec![(SHRINKS, shrinks.to_owned()), (AGREES, agrees.to_owned())];
-        let mut world = World::start("faults::eviction::evicted", 3, transport, settings);
-        let (ones, paused) = world.0.split_at_mut(2);
-        ones.iter_mut().for_each(Process::is_at_work);
-        // On a busy machine the rank may stop only now.
-        paused[0].is_stopped();
-        paused[0].signal(Signal::SIGCONT);
-        world.0.pop().unwrap().succeeds(&format!("{transport} {shrinks} {agrees}"));
+        one_is_evicted((3, transport), (shrinks, agrees), Links::AllPairs);
     }
+}
+
+#[test]
+fn an_absent_rank_is_evicted_without_links_between_all_pairs() {
+    for (transport, shrinks, agrees) in [("shm", "1", "1"), ("tcp", "0", "0")] {
+        one_is_evicted((7, transport), (shrinks, agrees), Links::Few);
+    }
+}
+
+/// Rank 2 is stopped, until the others have evicted it.
+fn one_is_evicted(
+    (n, transport): (usize, &'static str),
+    (shrinks, agrees): (&str, &str),
+    links: Links,
+) {
+    let own = vec![(SHRINKS, shrinks.to_owned()), (AGREES, agrees.to_owned())];
+    let settings = |_| [own.clone(), links.settings()].concat();
+    let mut world = World::start("faults::eviction::evicted", n, transport, settings);
+    let paused = world.0.remove(2);
+    world.is_at_work();
+    // On a busy machine the rank may stop only now.
+    paused.is_stopped();
+    paused.signal(Signal::SIGCONT);
+    paused.succeeds(&format!("{transport} {shrinks} {agrees} {links:?}"));
 }
 
 /// The variable that says what the communicator of the survivors lacks: the memory that rank 0

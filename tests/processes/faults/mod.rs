@@ -38,6 +38,28 @@ fn variable<T: std::str::FromStr<Err: std::fmt::Debug>>(name: &str) -> T {
     std::env::var(name).unwrap().parse().unwrap()
 }
 
+/// The largest world whose ranks have links between all pairs.
+const ALL_PAIRS: &str = "RINGREDUCE_ALL_PAIRS";
+
+/// The links of a world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Links {
+    /// Between all pairs of ranks.
+    AllPairs,
+    /// To the neighbours on the ring and to ranks at distances of powers of two, as in a world of
+    /// more than 32 ranks.
+    Few,
+}
+
+impl Links {
+    fn settings(self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::AllPairs => Vec::new(),
+            Self::Few => vec![(ALL_PAIRS, "2".into())],
+        }
+    }
+}
+
 /// Registered memory of some pages, for [`work`].
 fn alloc(comm: &mut Communicator) -> Registered<'static, i64> {
     comm.alloc(20_000).unwrap()

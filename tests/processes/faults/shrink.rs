@@ -8,6 +8,7 @@ use harness::hosts::Hosts;
 use harness::processes::{Process, World, run, this_rank};
 
 use super::super::registration::held;
+use super::{ALL_PAIRS, Links};
 
 /// Tells a rank the victims in their order; each survives the calls before its own.
 const KILLED: &str = "TEST_SHRINK_KILLED";
@@ -30,7 +31,6 @@ pub(crate) fn survivor() {
     let mut members: Vec<usize> = (0..comm.size()).collect();
     for &victim in &killed {
         if me == victim {
-            Process::works();
             let _ = work(&mut comm, &members);
             std::process::exit(1);
         }
@@ -50,6 +50,7 @@ pub(crate) fn survivor() {
         assert_eq!(comm.size(), members.len());
         assert_eq!(members[comm.rank()], me);
         subgroups_work(&mut comm);
+        Process::works();
     }
     let mut buf = [1_u64 << me];
     comm.all_reduce(&mut buf, ReduceOp::Sum).unwrap();
@@ -95,6 +96,25 @@ fn work(comm: &mut Communicator, members: &[usize]) -> Result<(), Error> {
     }
 }
 
+/// Without links between all pairs, survivors connect anew.
+#[test]
+fn survivors_shrink_without_links_between_all_pairs() {
+    let few = |n, transport, victims: &[usize]| {
+        let start = |settings: &dyn Fn(usize) -> Vec<(&'static str, String)>| {
+            let settings = |rank| [settings(rank), Links::Few.settings()].concat();
+            World::start("faults::shrink::survivor", n, transport, settings)
+        };
+        kill_in(start, transport, victims, false);
+    };
+    few(8, "shm", &[3, 0, 7]);
+    few(7, "tcp", &[0, 5]);
+    // More ranks than have links between all pairs by themselves.
+    let many = |settings: &dyn Fn(usize) -> Vec<(&'static str, String)>| {
+        World::start("faults::shrink::survivor", 36, "auto", settings)
+    };
+    kill_in(many, "auto", &[17], false);
+}
+
 fn kill_in_turn(n: usize, transport: &'static str, victims: &[usize]) {
     let start = |settings: &dyn Fn(usize) -> Vec<(&'static str, String)>| {
         World::start("faults::shrink::survivor", n, transport, settings)
@@ -111,13 +131,16 @@ fn kill_in(
     shares: bool,
 ) {
     let list = victims.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-    let shares = u8::from(shares).to_string();
+    // The whole suite can run without links between all pairs.
+    let shares = u8::from(shares && std::env::var_os(ALL_PAIRS).is_none()).to_string();
     let mut world = start(&|_| vec![(KILLED, list.clone()), (SHARES, shares.clone())]);
     let n = world.0.len();
-    world.is_at_work();
+    let mut live: Vec<_> = (0..n).collect();
     for &victim in victims {
-        world.0[victim].is_at_work();
+        // No rank is in a call of an earlier communicator or of a subgroup.
+        live.iter().for_each(|&rank| world.0[rank].is_at_work());
         world.0[victim].kill();
+        live.retain(|&rank| rank != victim);
     }
     let left: u64 = (0..n).filter(|rank| !victims.contains(rank)).map(|rank| 1 << rank).sum();
     let ends = world.ends();

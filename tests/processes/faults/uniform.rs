@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, raise};
 use ringreduce::{CallOptions, Communicator, DataType, Error, FoldOrder, ReduceOp};
 
+use super::Links;
 use harness::processes::{Process, World, this_builder};
 
 /// The prefix of the line by which a rank reports its successful calls.
@@ -61,10 +62,12 @@ pub(crate) fn survivor() {
     eprintln!("{REPORT}{rounds} then {:x} of {} without {}", buf[0], buf.len(), peer.rank);
 }
 
-/// Kills a rank in or between calls; every survivor must report the same.
-fn check_survivors(n: usize, transport: &'static str, trials: usize) {
+/// Kills a rank in or between calls, in a world where the ranks have links between all pairs or few
+/// links; every survivor must report the same.
+fn check_survivors(n: usize, transport: &'static str, trials: usize, links: Links) {
     for trial in 0..trials {
-        let mut world = World::start("faults::uniform::survivor", n, transport, |_| Vec::new());
+        let mut world =
+            World::start("faults::uniform::survivor", n, transport, |_| links.settings());
         world.is_at_work();
         std::thread::sleep(Duration::from_micros(harness::share::random_range(0..20_000)));
         let victim = world.0.remove(trial % n);
@@ -81,15 +84,21 @@ fn check_survivors(n: usize, transport: &'static str, trials: usize) {
 
 #[test]
 fn calls_on_one_host_succeed_at_all_survivors_or_at_none() {
-    check_survivors(2, "shm", 2);
-    check_survivors(3, "shm", 6);
-    check_survivors(4, "shm", 8);
+    check_survivors(2, "shm", 2, Links::AllPairs);
+    check_survivors(3, "shm", 6, Links::AllPairs);
+    check_survivors(4, "shm", 8, Links::AllPairs);
 }
 
 #[test]
 fn calls_over_tcp_succeed_at_all_survivors_or_at_none() {
-    check_survivors(3, "tcp", 6);
-    check_survivors(4, "tcp", 4);
+    check_survivors(3, "tcp", 6, Links::AllPairs);
+    check_survivors(4, "tcp", 4, Links::AllPairs);
+}
+
+#[test]
+fn calls_succeed_at_all_survivors_or_at_none_without_links_between_all_pairs() {
+    check_survivors(6, "shm", 3, Links::Few);
+    check_survivors(7, "tcp", 3, Links::Few);
 }
 
 /// A process: rank 1 makes its agreement late, and rank 2 is stopped while it waits for that one.

@@ -24,7 +24,6 @@ use super::sys;
 use super::torchrun::{self, Rendezvous};
 use super::watcher::{self, Watcher};
 use super::{address, program};
-use crate::cli::elastic::Elastic;
 use crate::cli::environment::OWN_VARIABLES;
 use crate::cli::hosts::RankPlacement;
 use crate::cli::{Binding, Program, Request};
@@ -32,10 +31,9 @@ use crate::failure::Failure;
 use crate::status::RecordMemory;
 use ringreduce::bootstrap::draw_secret;
 use ringreduce::config::variables::{
-    ALL_PAIRS, IFNAME, JOIN, PROCESS_TABLE_FD, RECORD_FD, SECRET_FD, SECRET_FILE,
+    IFNAME, JOIN, PROCESS_TABLE_FD, RECORD_FD, SECRET_FD, SECRET_FILE,
 };
 use ringreduce::health::process_table::ProcessTable;
-use ringreduce::schedule;
 use tools::cpus;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -204,14 +202,8 @@ impl<'a> Spawner<'a> {
             .env_remove(PROCESS_TABLE_FD)
             .env_remove(JOIN)
             .env_remove(torchrun::AGENT_STORE);
-        if let Some(Elastic { max, max_restarts, .. }) = self.request.elastic {
-            if max_restarts > 0 {
-                command.env(JOIN, "0");
-            }
-            // Survivors agree over links between all pairs.
-            if max > schedule::ALL_PAIRS as usize && self.request.variable(ALL_PAIRS).is_none() {
-                command.env(ALL_PAIRS, max.to_string());
-            }
+        if self.request.elastic.is_some_and(|elastic| elastic.max_restarts > 0) {
+            command.env(JOIN, "0");
         }
         command
             .envs(OWN_VARIABLES.into_iter().zip(own.chain([format!("fd:{}", store.as_raw_fd())])));

@@ -1,7 +1,7 @@
 //! Attacks on every message of the handshake, by table.
 
 use super::*;
-use crate::bootstrap::auth::keys::EphemeralKey;
+use crate::bootstrap::auth::keys::KeyPair;
 use crate::config::Secret;
 use crate::transport::aead::{self, AeadKeys};
 
@@ -236,7 +236,7 @@ fn a_version_downgrade_is_rejected() {
 }
 
 /// The session keys that both ends derive from these key pairs.
-fn agreed_keys(keys: &Keys, client: EphemeralKey, server: EphemeralKey) -> [AeadKeys; 2] {
+fn agreed_keys(keys: &Keys, client: KeyPair, server: KeyPair) -> [AeadKeys; 2] {
     let (dialler, acceptor, _) = run(keys, client.nonce, server.nonce);
     let dialler = keys.session_keys(Side::Dialler, client, &dialler.agreed());
     let acceptor = keys.session_keys(Side::Acceptor, server, &acceptor.agreed().unwrap());
@@ -246,7 +246,7 @@ fn agreed_keys(keys: &Keys, client: EphemeralKey, server: EphemeralKey) -> [Aead
 #[test]
 fn both_ends_derive_keys_that_no_other_stream_has() {
     let keys = keys(1);
-    let draw = || EphemeralKey::generate().unwrap();
+    let draw = || KeyPair::generate().unwrap();
     let sealed_message = |keys: &mut AeadKeys| {
         let mut piece = [0x5a; 9 + aead::TAG];
         keys.sealer.seal(&mut piece).unwrap();

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ::harness::cluster::Cluster;
+use ::harness::share;
 use nix::sys::signal::Signal;
 use ringreduce::{Communicator, ReduceOp, Result};
 
@@ -118,9 +119,10 @@ impl<'a> Losing<'a> {
     }
 
     /// Waits until the ranks of the last host sum again, in new processes, and ends the job.
-    fn comes_back(mut self) {
+    fn comes_back(mut self, host: usize) {
         let before = self.up.clone();
-        let lost = before.len() - before.len() / self.running.cluster.hosts.len()..before.len();
+        let per_host = before.len() / self.running.cluster.hosts.len();
+        let lost = host * per_host..(host + 1) * per_host;
         self.await_processes(|up| lost.clone().all(|rank| up[rank] != before[rank]));
         let over = self.running.cluster.hosts[0].path(OVER);
         std::fs::write(&over, "").unwrap();
@@ -138,7 +140,7 @@ fn agent(running: &Running<'_>) -> u32 {
 pub(super) fn lose_agent(cluster: &Cluster, signal: Signal) {
     let losing = Losing::start(cluster, ELASTIC);
     send(agent(&losing.running), signal);
-    losing.comes_back();
+    losing.comes_back(1);
 }
 
 /// An agent that was killed ends with its ranks; one that is stopped is silent for the lease, and
@@ -162,7 +164,7 @@ fn ranks_come_back_with_the_network_of_their_host() {
     losing.running.error_line("host h1 was lost: no sign of life");
     losing.running.error_line("host h1 can't be reached yet");
     cluster.mend(1);
-    losing.comes_back();
+    losing.comes_back(1);
 }
 
 /// The ranks of eight hosts lose one with its network: all others name it, go on without it in one
@@ -176,11 +178,17 @@ fn a_host_of_eight_is_lost_and_comes_back() {
     let ranks = 8 * of_eight;
     // More than 64 ranks on two CPUs keep the system from answering for seconds.
     let seconds = 5.max(5 * ranks / 64);
-    let options =
-        format!("--elastic 1:{ranks} --max-restarts 10000 -x RINGREDUCE_PEER_TIMEOUT={seconds}");
+    // So many ranks have links between all pairs, or, as in larger worlds, few links.
+    let all_pairs = [2, 32][share::random_range(0..2) as usize];
+    let options = format!(
+        "--elastic 1:{ranks} --max-restarts 10000 -x RINGREDUCE_PEER_TIMEOUT={seconds} \
+         -x RINGREDUCE_ALL_PAIRS={all_pairs}"
+    );
     let body = ("outlasts shrinks", ranks);
     let mut losing = Losing::start_on(&cluster, &hosts.join(","), &options, body);
-    cluster.cut(7);
+    // The leader has no link to ranks of some hosts, if there are more than four ranks of each.
+    let lost = share::random_range(1..8) as usize;
+    cluster.cut(lost);
     let (cut, mut known, mut shrunk) = (now(), vec![], vec![]);
     while shrunk.len() < 7 * of_eight {
         let [size, at, after] = losing.running.numbers("shrunk ").map(i64::from);
@@ -191,10 +199,14 @@ fn a_host_of_eight_is_lost_and_comes_back() {
         shrunk.push(after - at);
     }
     let most = |times: Vec<i64>| times.into_iter().max().unwrap();
-    println!("known {} ms after the cut, shrunk {} ms later", most(known), most(shrunk));
-    cluster.mend(7);
+    println!(
+        "host {lost}, links between all pairs of {all_pairs}: known {} ms after the cut, shrunk {} ms later",
+        most(known),
+        most(shrunk)
+    );
+    cluster.mend(lost);
     let mended = now();
-    losing.comes_back();
+    losing.comes_back(lost);
     println!("all ranks have summed, and the job has ended, {} ms after the mend", now() - mended);
 }
 
