@@ -74,8 +74,8 @@ settings! {
     multiprocessors(most: u32): u32;
     /// Makes each collective call succeed at all surviving ranks or at none. Without it some ranks
     /// may have the result while others learn that a rank is lost. The price is a barrier after
-    /// each call, links between all pairs of ranks and, after a failure, the time until every
-    /// survivor has made the call or timed out. All ranks must set the same value. Calls on streams
+    /// each call and, after a failure, the time until every survivor has made the call or timed
+    /// out. All ranks must set the same value. Calls on streams
     /// and messages are not covered, nor is a rank whose call is aborted.
     ///
     /// A rank that had not heard of the failure learns of it by its next call, whose error is of

@@ -200,7 +200,7 @@ fn a_host_of_eight_is_lost_and_comes_back() {
     }
     let most = |times: Vec<i64>| times.into_iter().max().unwrap();
     println!(
-        "host {lost}, links between all pairs of {all_pairs}: known {} ms after the cut, shrunk {} ms later",
+        "host {lost}, all pairs of {all_pairs}: known {} ms after the cut, shrunk {} ms later",
         most(known),
         most(shrunk)
     );

@@ -137,7 +137,7 @@ fn an_evicted_rank_is_ended_and_restarted() {
     }
 }
 
-/// Survivors agree over links between all pairs, which as many ranks have by themselves no more.
+/// So many ranks have no links between all pairs; survivors reach each other all the same.
 #[test]
 fn a_rank_of_more_than_32_comes_back() {
     let ran = elastic("--elastic 1:34", &as_rank("comes_back 3 3"));
