@@ -65,6 +65,27 @@ pub fn rank_listeners(
     Ok((sockets, TcpAddresses::at_ports(ips.into_iter(), ports.into_iter())))
 }
 
+/// The settings of listeners that only survivors of one host use: the settings of a network do not
+/// matter there.
+pub(super) fn within_host(config: &Config) -> Config {
+    Config { interface: None, ports: None, ..config.clone() }
+}
+
+/// As [`rank_listeners`], for survivors of one host, which need no TCP before. A host without the
+/// loopback address has none.
+///
+/// # Errors
+/// If this process has no descriptor left.
+pub(super) fn survivor_listeners(config: &Config) -> Result<(Vec<Socket>, TcpAddresses)> {
+    match rank_listeners(&within_host(config), None, true) {
+        Err(error) if !matches!(error, Error::Exhausted { .. }) => {
+            warn(&format!("survivors of a lost rank could not reach each other: {error}"));
+            Ok(Default::default())
+        }
+        listening => listening,
+    }
+}
+
 /// TCP listeners at these addresses of this host, and the port of each one. An address that the
 /// system refuses is left out with a warning, and its port is 0.
 ///

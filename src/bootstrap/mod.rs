@@ -318,7 +318,10 @@ fn exchange_records(
     if bootstrap.needs_tcp() || !bootstrap.connects_all_pairs() {
         let is_one_host = bootstrap.is_one_host();
         // Of several addresses this one has shown that others reach it.
-        let listening = rank_listeners(config, gather.own_address, is_one_host);
+        let listening = match bootstrap.needs_tcp() {
+            true => rank_listeners(config, gather.own_address, is_one_host),
+            false => listen::survivor_listeners(config),
+        };
         let (sockets, addresses) =
             listening.map_err(|error| gather.publish_own_error(error, &record.peer.peer()))?;
         bootstrap.tcp = sockets;

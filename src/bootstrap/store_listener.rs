@@ -14,7 +14,7 @@ use super::kv::server::Server;
 use super::name_lookup::{LOOKUP_TIMEOUT, NameLookup};
 use super::rank_record::RankRecord;
 use super::socket::unix_holder;
-use super::{CHOOSE_STORE_NAME, STORE_LINGER, duplicate_rank};
+use super::{CHOOSE_STORE_NAME, duplicate_rank};
 use crate::config::StoreAddr;
 use crate::error::{Error, Limit, Result, warn};
 use crate::sync::{Instant, WaitNotice};
@@ -22,6 +22,10 @@ use crate::transport::tcp::interface;
 
 /// Pause between two lookups of a name that has no address yet.
 const LOOKUP_INTERVAL: Duration = Duration::from_millis(200);
+
+/// How long the store of another rank 0 may take to answer on a busy machine. Another program that
+/// listens there may never answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// Where rank 0 listens.
 #[derive(Debug, Default)]
@@ -203,7 +207,7 @@ fn competing_rank_zero(
     credentials: &Credentials,
     deadline: Instant,
 ) -> Option<RankRecord> {
-    let deadline = deadline.min(Instant::now() + STORE_LINGER);
+    let deadline = deadline.min(Instant::now() + ANSWER_LIMIT);
     let mut store = Store::connect_with(address, credentials, deadline).ok()?;
     RankRecord::decode(&store.get("record/0", deadline).ok()??).ok()
 }

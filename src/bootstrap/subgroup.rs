@@ -44,7 +44,10 @@ impl Bootstrap {
         let config = Config { size, ..self.config.clone() };
         let (unix, name) = listen::unix_listener(&config)?;
         let own = self.peers[self.rank].tcp.ips();
-        let (tcp, ports) = listen::tcp_listeners(own, &self.config)?;
+        let (tcp, ports) = match self.needs_tcp() {
+            true => listen::tcp_listeners(own, &self.config)?,
+            false => listen::tcp_listeners(own, &listen::within_host(&self.config))?,
+        };
         Ok(Listeners { unix, name, tcp, ports })
     }
 

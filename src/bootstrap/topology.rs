@@ -42,7 +42,7 @@ pub struct PeerInfo {
     pub launched: u64,
     /// CPUs that it may use.
     pub(crate) cpus: UsableCpus,
-    /// Addresses of its TCP listeners, if any pair of ranks needs TCP.
+    /// Addresses of its TCP listeners, if any pair of ranks needs TCP, or may in a recovery.
     pub tcp: TcpAddresses,
     pub(super) unix: String,
     /// The public key of its process, where not all pairs of ranks are connected: control channels

@@ -66,9 +66,13 @@ impl MembershipDriver {
         recovery_frames::send(peers.control_channels(), leader as usize, UNREACHABLE, &message);
     }
 
-    /// The ranks of `members` that are known to have ended.
+    /// The ranks of `members` that have ended, as this rank has seen or was told.
     pub(crate) fn lost(&self, members: &Ranks) -> Ranks {
-        members.iter().filter(|&rank| self.reported[rank as usize].is_some()).collect()
+        let is_reported = |&rank: &u32| self.reported[rank as usize].is_some();
+        members
+            .iter()
+            .filter(|rank| is_reported(rank) || self.member.gone().contains(*rank))
+            .collect()
     }
 
     /// True if one of `members` is known to have ended.

@@ -163,7 +163,7 @@ impl MembershipDriver {
         let sends = sends.into_iter().map(|(to, message)| (to as usize, message));
         for (to, message) in replies.chain(sends) {
             let controls = peers.control_channels();
-            // A rank that this one has told nothing learns from others that this one has left.
+            // A rank without a channel finds the end of this one when it asks, or asks others.
             let is_goodbye = matches!(message.body, Body::Goodbye(_));
             if !is_goodbye || controls.is_in_use(to) {
                 recovery_frames::send(controls, to, MEMBERSHIP, &encode(&message));

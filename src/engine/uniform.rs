@@ -156,7 +156,8 @@ impl Engine {
             self.all_or_none.driver = driver.map(Box::new);
         }
         let Some(mut driver) = self.all_or_none.driver.take() else {
-            return Err(Error::argument(call, "self", "of ranks that are threads", "of processes"));
+            let expected = "of processes that can reach each other";
+            return Err(Error::argument(call, "self", "of ranks that are threads", expected));
         };
         driver.set_place(at);
         driver.set_settling(settings.timeout);

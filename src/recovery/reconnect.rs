@@ -120,6 +120,8 @@ impl Communicator {
         let size = self.size();
         let excluded = self.with_driver(call, |driver, peers| {
             let others = (0..size).filter(|&rank| !members.contains(rank as u32));
+            // No goodbye waits for an answer of ranks that have no part in what comes.
+            others.clone().for_each(|rank| peers.control_channels().give_up_unanswered(rank));
             let staying = others.filter(|&rank| peers.control_channels().end_of(rank).1.is_none());
             let has_ended = |rank| driver.has_lost(&Ranks::only(rank as u32));
             Ok(staying.map(|rank| (rank, evict && !has_ended(rank))).collect::<Vec<_>>())

@@ -1,8 +1,9 @@
 //! Key derivation of the handshake: HMAC tags that prove knowledge of the job's secret, and session
 //! keys of a stream, by HKDF and X25519.
 //! Law: each job and direction has its own key; tags are compared in constant time; session keys
-//! have forward secrecy, even if the secret leaks later; no key material stays where a core file
-//! would have it.
+//! have forward secrecy, even if the secret leaks later, and the keys of two records once one of
+//! their processes has dropped its own; no private key or job's key stays where a core file would
+//! have it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -195,7 +196,7 @@ impl std::fmt::Debug for Keys {
 
 /// An X25519 key pair, drawn for one handshake or for the record of a process.
 pub(in crate::bootstrap) struct KeyPair {
-    private: Zeroizing<Nonce>,
+    private: HiddenMemory<Nonce>,
     /// The public key, which serves as nonce of the handshake.
     pub(in crate::bootstrap) nonce: Nonce,
 }
@@ -209,8 +210,7 @@ impl std::fmt::Debug for KeyPair {
 impl KeyPair {
     /// A new key pair; none if the system has no random bytes.
     pub(in crate::bootstrap) fn generate() -> Option<Self> {
-        let mut private = Zeroizing::new([0; NONCE_LEN]);
-        getrandom::fill(&mut private[..]).ok()?;
+        let private = HiddenMemory::fill_in_place(|key: &mut Nonce| getrandom::fill(key)).ok()?;
         let nonce = wiping_stack(|| x25519(*private, X25519_BASEPOINT_BYTES));
         Some(Self { private, nonce })
     }

@@ -222,16 +222,21 @@ impl Store {
         value: &[u8],
         deadline: Instant,
     ) -> Result<Option<Vec<u8>>> {
-        if value.len() > MAX_VALUE_LEN {
-            let reason = format!("a value of {} bytes is above {MAX_VALUE_LEN}", value.len());
-            return Err(store_error(&self.address, reason));
-        }
+        self.check_length(value)?;
         let answer = self.request(FrameKind::SetNew, key, value, Duration::ZERO, deadline)?;
         match answer.kind {
             FrameKind::Done => Ok(None),
             FrameKind::Value => Ok(Some(answer.value)),
             other => Err(self.unexpected_answer(other)),
         }
+    }
+
+    fn check_length(&self, value: &[u8]) -> Result<()> {
+        if value.len() <= MAX_VALUE_LEN {
+            return Ok(());
+        }
+        let reason = format!("a value of {} bytes is above {MAX_VALUE_LEN}", value.len());
+        Err(store_error(&self.address, reason))
     }
 
     /// Waits until `deadline` for a value at `key`; `None` if none came.

@@ -18,7 +18,8 @@ const MAGIC: [u8; 4] = *b"RRST";
 const HEADER_LEN: usize = 24;
 /// Longest key and value.
 const MAX_KEY_LEN: usize = 1024;
-pub(crate) const MAX_VALUE_LEN: usize = 64 << 10;
+/// Room for the table of 256 ranks with the longest names of hosts, which each joiner gets.
+pub(crate) const MAX_VALUE_LEN: usize = 128 << 10;
 /// Before an encrypted frame comes its length without the tag, encrypted by itself.
 const LENGTH_LEN: usize = 4;
 const PREFIX_LEN: usize = LENGTH_LEN + aead::TAG;

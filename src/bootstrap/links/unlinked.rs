@@ -98,6 +98,11 @@ impl ReachRanks for UnlinkedRanks {
         self.port.poll_fd()
     }
 
+    fn arrivals(&self) -> u64 {
+        let arrivals = self.port.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+        arrivals.kept
+    }
+
     fn arrived(&self) -> Vec<usize> {
         self.port.arrived_controls().into_iter().map(|rank| rank as usize).collect()
     }
@@ -112,6 +117,7 @@ impl fmt::Debug for UnlinkedRanks {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::net::{SocketAddr, TcpStream};
     use std::time::Duration;
 
     use socket2::Socket;
@@ -130,10 +136,20 @@ mod tests {
 
     /// The control channels of ranks without any link, whose jobs have these secrets.
     fn ranks(secrets: &[u8], peer_timeout: Duration) -> Vec<ControlChannels> {
+        ranks_of_which_one_is_at(secrets, peer_timeout, None)
+    }
+
+    /// As [`ranks`], of which the others look for rank 1 at this address.
+    fn ranks_of_which_one_is_at(
+        secrets: &[u8],
+        peer_timeout: Duration,
+        one: Option<SocketAddr>,
+    ) -> Vec<ControlChannels> {
         let listen = |_: &u8| listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
         let listeners: Vec<_> = secrets.iter().map(listen).collect();
         let pairs: Vec<_> =
             secrets.iter().map(|_| Arc::new(KeyPair::generate().unwrap())).collect();
+        let bound = |rank: usize| listeners[rank].local_addr().unwrap().as_socket().unwrap();
         let info = |rank: usize| PeerInfo {
             rank,
             host: "there".into(),
@@ -142,7 +158,7 @@ mod tests {
             launched: 0,
             cpus: UsableCpus::now(),
             tcp: TcpAddresses::parse(
-                &listeners[rank].local_addr().unwrap().as_socket().unwrap().to_string(),
+                &one.filter(|_| rank == 1).unwrap_or_else(|| bound(rank)).to_string(),
             ),
             unix: String::new(),
             key: Some(pairs[rank].nonce),
@@ -226,6 +242,28 @@ mod tests {
         });
         let (_, fault) = all[0].broken_connection().unwrap();
         assert!(format!("{fault:?}").contains("its process ended"), "{fault:?}");
+    }
+
+    /// The word of another rank shortens the wait for a rank that does not answer.
+    #[test]
+    fn a_rank_on_a_lost_host_is_given_up_after_some_connections() {
+        let silent = listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        silent.listen(1).unwrap();
+        let address = silent.local_addr().unwrap().as_socket().unwrap();
+        // The system answers no further connection while nobody accepts these.
+        let _full = [(); 2].map(|()| TcpStream::connect(address).unwrap());
+        let mut all = ranks_of_which_one_is_at(&[3; 3], LONG, Some(address));
+        all[0].note_loss_elsewhere(1);
+        (1..3).for_each(|to| send(&mut all[0], to, 1));
+        until("the wait goes on", || {
+            all[0].receive();
+            all[0].end_of(1).0.then_some(())
+        });
+        assert!(all[0].is_unreachable(1) && !all[0].is_unreachable(2));
+        // Nor is a goodbye owed to a rank without which the others go on.
+        send(&mut all[2], 1, 1);
+        all[2].give_up_unanswered(1);
+        assert!(all[2].end_of(1).0 && !all[2].is_unreachable(1));
     }
 
     #[test]

@@ -275,7 +275,12 @@ impl ControlConnection {
 
     pub(super) fn mark_unreachable(&mut self) -> String {
         self.is_unreachable = true;
-        format!("its host is unreachable: no sign of it for {:.0?}", self.unreachable_after)
+        match self.has_stood() {
+            true => {
+                format!("its host is unreachable: no sign of it for {:.0?}", self.unreachable_after)
+            }
+            false => "its host is unreachable: it answers no connection".into(),
+        }
     }
 
     /// Reads bytes of a frame, and the descriptors that come with them.

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use super::connection::ControlConnection;
 use super::keepalive::{set_questions, suspicion};
-use super::unlinked::NO_ANSWER;
 use crate::sync::Instant;
 use crate::transport::tcp::{HostSigns, host_signs};
 
@@ -101,13 +100,15 @@ impl ControlConnection {
     /// True if this process has asked for a sign of life on this connection, or for another one,
     /// and has had no answer for so long that questions must have gone without one.
     fn has_no_answer(&self) -> bool {
+        if !self.has_stood() {
+            // Nothing has ever shown that the host can be reached on this connection.
+            return self.unanswered_attempt() > Duration::ZERO;
+        }
         let asked = || self.asked_since.map_or(Duration::ZERO, |since| since.elapsed());
         let silence = || host_signs(&self.stream).map_or(Duration::ZERO, |signs| signs.silence);
         let unanswered =
             if self.is_broken() { self.unanswered_attempt() } else { silence().min(asked()) };
-        // Nothing has ever shown that the host can be reached on this connection.
-        let most = if self.has_stood() { suspicion(self.unreachable_after) } else { NO_ANSWER };
-        unanswered >= most
+        unanswered >= suspicion(self.unreachable_after)
     }
 
     /// Looks whether the host still gives a sign of life; for how long it has given none, as far as

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connection::{ControlConnection, End};
-use super::unlinked::NO_ANSWER;
 use crate::error::Error;
 use crate::transport::aead::AeadKeys;
 use crate::transport::tcp::{
@@ -84,10 +83,10 @@ impl ControlConnection {
         self.resumption.as_deref().is_some_and(|it| it.attempt.is_some())
     }
 
-    /// For how long other connections have been tried, of which none has come about.
+    /// For how long other connections have been tried in vain.
     pub(super) fn unanswered_attempt(&self) -> Duration {
         let attempt = self.resumption.as_deref().and_then(|it| it.attempt.as_ref());
-        let unanswered = attempt.filter(|attempt| !attempt.has_said_hello());
+        let unanswered = attempt.filter(|attempt| attempt.is_in_vain());
         unanswered.map_or(Duration::ZERO, Attempt::unanswered)
     }
 
@@ -109,7 +108,8 @@ impl ControlConnection {
         // peer's system has not got by then is lost.
         let is_under_way = || unacknowledged(&*self.stream) > 0;
         if !self.has_stood() {
-            return self.is_broken() && self.unanswered_attempt() < NO_ANSWER;
+            let attempt = self.resumption.as_deref().and_then(|it| it.attempt.as_ref());
+            return attempt.is_some_and(|attempt| !attempt.is_in_vain());
         }
         let waits = self.is_broken() || self.awaits_confirmation || !self.unsent.is_empty();
         self.resumption.is_some() && (waits || is_under_way())

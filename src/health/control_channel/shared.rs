@@ -63,6 +63,8 @@ pub(super) struct Connections {
     arrivals: Option<Arc<Epoll>>,
     /// The ways to ranks without a link, which may make connections too.
     pub(super) ways: Option<Arc<dyn ReachRanks>>,
+    /// How many of their connections had come when they were last looked for.
+    pub(super) arrivals_noted: u64,
     /// The look at each host.
     hosts: Vec<HostWatch>,
     /// The hosts that other ranks have found unreachable, and when this one learned so.
@@ -213,7 +215,7 @@ impl Connections {
     /// Notes that another rank has found the host of a connection unreachable.
     pub(super) fn note_loss_elsewhere(&mut self, number: usize) {
         if let Some(host) = self.get(number).map(|connection| connection.host) {
-            self.lost_elsewhere.entry(host).or_insert_with(Instant::now);
+            self.lost_elsewhere.insert(host, Instant::now());
         }
     }
 
@@ -230,13 +232,14 @@ impl Connections {
     /// Receives what has arrived, for all communicators.
     pub(super) fn receive(&mut self) {
         let Some(arrivals) = self.arrivals.clone() else { return };
+        let mut port_is_ready = false;
         loop {
             let mut events = [EpollEvent::empty(); EVENTS_PER_POLL];
             // A poll that does not wait fails for no reason that could pass.
             let Ok(count) = arrivals.wait(&mut events, EpollTimeout::ZERO) else { return };
             for event in &events[..count] {
                 if event.data() == PORT {
-                    self.note_arrived();
+                    port_is_ready = true;
                 } else if let Some(connection) = self.connection_mut(event.data() as usize) {
                     connection.receive();
                 }
@@ -245,6 +248,7 @@ impl Connections {
                 break;
             }
         }
+        self.note_arrived(port_is_ready);
         let interval = KEEPALIVE_CHECK_INTERVAL + INTERVAL_PER_CONNECTION * self.all.len() as u32;
         let is_due = |checked: Instant| checked.elapsed() >= interval;
         let checks = self.keepalive_checked.is_none_or(is_due);

@@ -19,10 +19,6 @@ use super::shared::{Connections, PORT, PREPARING};
 use crate::error::{Error, Result};
 use crate::transport::tcp::Attempt;
 
-/// A rank without a link, on a host that was found unreachable, is lost once its system has left
-/// two connections without an answer, which takes so long.
-pub(super) const NO_ANSWER: Duration = Duration::from_millis(500);
-
 /// The way to the ranks of a communicator that this rank has no control channel to.
 pub(crate) trait ReachRanks: Send + Sync + fmt::Debug {
     /// The way to a rank, and the lowest rank on its host; `None` if there is none.
@@ -33,6 +29,10 @@ pub(crate) trait ReachRanks: Send + Sync + fmt::Debug {
 
     /// The ranks whose connections have come and that no channel has taken. Never waits.
     fn arrived(&self) -> Vec<usize>;
+
+    /// The number of connections that have come so far, those that another thread has taken in
+    /// included.
+    fn arrivals(&self) -> u64;
 }
 
 impl ControlChannels {
@@ -53,6 +53,17 @@ impl ControlChannels {
             _ if missing.is_empty() => Ok(true),
             None => Ok(false),
             Some(ways) => self.channels.add_unlinked(&missing, ways),
+        }
+    }
+
+    /// Gives up a channel to a rank that has not answered yet, since others go on without the rank.
+    pub(crate) fn give_up_unanswered(&self, rank: usize) {
+        let mut connections = self.channels.lock();
+        let number = self.channels.number(rank);
+        if let Some(connection) = number.and_then(|number| connections.connection_mut(number))
+            && !connection.has_stood()
+        {
+            connection.end("others go on without it".into());
         }
     }
 
@@ -90,6 +101,8 @@ impl Channels {
             self.peers.push(Linked { rank, number: rank, has_heartbeats: false });
         }
         self.peers.sort_unstable_by_key(|linked| linked.rank);
+        // Connections that have come are no event of the port any more.
+        connections.note_arrived(true);
         Ok(true)
     }
 }
@@ -107,14 +120,19 @@ impl Connections {
         Ok(())
     }
 
-    /// Notes which ranks without a link have made connections.
-    pub(super) fn note_arrived(&mut self) {
-        let arrived = self.ways.as_ref().map(|ways| ways.arrived()).unwrap_or_default();
-        for number in arrived {
+    /// Notes which ranks without a link have made connections, if the port `is_ready` or another
+    /// thread has taken in what came there.
+    pub(super) fn note_arrived(&mut self, is_ready: bool) {
+        let Some(ways) = self.ways.clone() else { return };
+        if !is_ready && ways.arrivals() == self.arrivals_noted {
+            return;
+        }
+        for number in ways.arrived() {
             if let Some(connection) = self.connection_mut(number) {
                 connection.has_come = true;
             }
         }
+        self.arrivals_noted = ways.arrivals();
     }
 }
 

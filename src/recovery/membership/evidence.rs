@@ -114,7 +114,8 @@ impl Member {
     pub(super) fn goodbye(&mut self, rank: u32, vote: LastVotes) {
         self.left.insert(rank);
         self.note_end(rank, Some(vote));
-        // All members are told so by the rank itself. This one may have other neighbours now.
+        // The rank itself tells all that it has a channel to. This one may have other neighbours
+        // now.
         self.has_news = self.state != State::Healthy;
         self.advance_all();
     }

@@ -275,6 +275,12 @@ impl Member {
         }
     }
 
+    /// The members that will not act again, by what this rank has seen or learned.
+    #[must_use]
+    pub const fn gone(&self) -> &Ranks {
+        &self.gone
+    }
+
     /// The lowest member that this rank believes alive, which leads.
     #[must_use]
     pub fn leader(&self) -> u32 {

@@ -120,7 +120,7 @@ impl Member {
     /// One message has the last votes of one rank that has voted, of which there are few.
     fn tell_ends(&mut self, rank: u32, told: &mut KnownFacts, (cause, ends): (Cause, &Ends)) {
         let known = self.with_votes();
-        // A goodbye with its votes has gone to all members, but may not have come.
+        // A goodbye with its votes has gone to all members with a channel, but may not have come.
         let asks = self.ends_asked_by.contains(rank);
         let ended = if asks { &ends.dead | &ends.left } else { ends.dead.clone() };
         let is_told = told.is_revoked && ended.is_within(&told.dead);

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::failure::Failure;
 
 const DEFAULT_MAX_RESTARTS: usize = 3;
-/// The most ranks of an elastic job. More have not been tried.
-const MAX_RANKS: usize = 1024;
+/// The most ranks of an elastic job. A joiner has the table of all in one value of the store.
+const MAX_RANKS: usize = 256;
 
 /// How a job goes on when it loses ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,8 +72,8 @@ mod tests {
         let bounds = |word: &str| word.parse().map(|Elastic { min, max, .. }| [min, max]);
         assert_eq!(bounds("2:4"), Ok([2, 4]));
         assert_eq!(bounds("1:1"), Ok([1, 1]));
-        assert_eq!(bounds("2:1024"), Ok([2, 1024]));
-        for wrong in ["", "2", "0:4", "5:4", "a:b", "2:", ":2", "-1:2", "1:2:3", "1:1025"] {
+        assert_eq!(bounds("2:256"), Ok([2, 256]));
+        for wrong in ["", "2", "0:4", "5:4", "a:b", "2:", ":2", "-1:2", "1:2:3", "1:257"] {
             assert!(bounds(wrong).is_err(), "{wrong}");
         }
     }

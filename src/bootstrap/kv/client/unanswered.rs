@@ -35,6 +35,7 @@ impl Store {
         key: &str,
         value: &[u8],
     ) -> Result<()> {
+        self.check_length(value)?;
         let began = Instant::now();
         let sent = match self.unanswered(kind, key, value) {
             // A Unix socket that can be written has three quarters of its buffer free, so that most

@@ -47,6 +47,8 @@ pub(super) struct Laws {
     /// The last votes of the processes whose end a process knows for certain.
     known_ends: BTreeMap<usize, BTreeMap<usize, (Time, LastVotes)>>,
     unreasonable: Vec<(usize, usize)>,
+    /// Epochs, by communicator, by which processes were evicted before any reported them.
+    unreported: BTreeSet<(usize, u32)>,
     /// A program was busy for a while, and may have found several deaths at once.
     was_busy: bool,
 }
@@ -66,6 +68,7 @@ impl Laws {
             killed: BTreeMap::new(),
             known_ends: BTreeMap::new(),
             unreasonable: Vec::new(),
+            unreported: BTreeSet::new(),
             was_busy: scenario.is_busy,
         }
     }
@@ -143,7 +146,8 @@ impl Laws {
                 Err(("certain deaths evict no other rank", what))
             }
             Verdict::QuorumLost { live } => self.gave_up((at, all), &live, network),
-            Verdict::Failed(_) | Verdict::TimedOut { .. } | Verdict::Evicted { .. } => Ok(()),
+            Verdict::Evicted { epoch } => self.evicted((at, all), epoch),
+            Verdict::Failed(_) | Verdict::TimedOut { .. } => Ok(()),
         }
     }
 
@@ -217,6 +221,25 @@ impl Laws {
             true => Err(("giving up has a reason", what())),
             false => Ok(()),
         }
+    }
+
+    /// Checks that a process learns of its eviction from an epoch that was decided without it, or
+    /// in its own epoch because others had results that it lacks. One that was killed right after
+    /// its decision has reported none: see [`Self::check_end`].
+    fn evicted(&mut self, (at, all): Receiver<'_>, epoch: u32) -> Result<(), BrokenLaw> {
+        let Process { current: (current, _), rank, group, .. } = &all[at];
+        let key = (group.unwrap_or_default(), epoch);
+        let decided = self.decided.get(&key);
+        let right = match decided {
+            _ if epoch == *current => self.scenario.settings.uniform,
+            Some((members, _)) => !members.contains(*rank),
+            None => {
+                self.unreported.insert(key);
+                true
+            }
+        };
+        let what = || format!("process {at}, rank {rank} in {current}: {epoch}, {decided:?}");
+        if right { Ok(()) } else { Err(("an eviction has a decision", what())) }
     }
 
     fn succeeded(&mut self, (at, all): Receiver<'_>, sequence: u64) -> Result<(), BrokenLaw> {
@@ -319,6 +342,15 @@ impl Laws {
     /// Checks the end of a run: if deaths are the only faults, survivors have finished all
     /// operations.
     pub(super) fn check_end(&self, all: &[Process]) -> Result<(), BrokenLaw> {
+        for key in self.unreported.iter().filter(|key| !self.decided.contains_key(key)) {
+            // Those that decided have ended, and the rest were all evicted.
+            let goes_on =
+                |it: &Process| it.group == Some(key.0) && it.is_active() && it.current.0 < key.1;
+            if let Some(at) = all.iter().position(goes_on) {
+                let what = format!("{key:?}, which nobody has decided; process {at} goes on");
+                return Err(("an eviction has a decision", what));
+            }
+        }
         let Scenario { fault_mix, cascade, operations, .. } = self.scenario;
         if fault_mix == FaultMix::All || cascade {
             return Ok(());

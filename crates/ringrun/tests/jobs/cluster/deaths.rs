@@ -97,11 +97,14 @@ fn longest(ended: &Ended, survivors: usize) -> i64 {
 
 /// Kills one of the ranks on these hosts; gives the milliseconds after which all others knew.
 fn kill_one(cluster: &Cluster, (hosts, size): (&str, usize), victim: usize, child: usize) -> i64 {
-    let options = format!("--elastic 1:{size} --max-restarts 0");
+    // With links between all pairs of ranks or few links.
+    let all_pairs = [2, 32][share::random_range(0..2) as usize];
+    let options =
+        format!("--elastic 1:{size} --max-restarts 0 -x RINGREDUCE_ALL_PAIRS={all_pairs}");
     let body = format!("is_killed {victim} {child}");
     let ended = start_body_on(cluster, hosts, &options, &body).finish();
     let after = longest(&ended, size - 1);
-    println!("rank {victim} of {size}, {child} children: known after {after} ms");
+    println!("rank {victim} of {size}, {child} children, all pairs of {all_pairs}: {after} ms");
     assert!(after < KNOWN.as_millis() as i64, "{after} ms: {ended:?}");
     after
 }

@@ -149,10 +149,12 @@ struct Storm<'a> {
 }
 
 impl<'a> Storm<'a> {
-    /// Starts a job, and waits for its ranks.
+    /// Starts a job with links between all pairs of ranks or few links, and waits for its ranks.
     fn start(cluster: &'a Cluster) -> Self {
-        let running =
-            start_body_on(cluster, ON_HOSTS, "--elastic 1:8 --max-restarts 10000", "storms");
+        let all_pairs = [2, 32][share::random_range(0..2) as usize];
+        let options =
+            format!("--elastic 1:8 --max-restarts 10000 -x RINGREDUCE_ALL_PAIRS={all_pairs}");
+        let running = start_body_on(cluster, ON_HOSTS, &options, "storms");
         let (victims, full) = Default::default();
         let mut storm = Self { cluster, running, victims, full, last: None };
         storm.await_all();
