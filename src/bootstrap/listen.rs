@@ -65,21 +65,24 @@ pub fn rank_listeners(
     Ok((sockets, TcpAddresses::at_ports(ips.into_iter(), ports.into_iter())))
 }
 
-/// The settings of listeners that only survivors of one host use: the settings of a network do not
-/// matter there.
+/// `config` without the interface and the port range, which choose among networks: listeners within
+/// one host are at the loopback address.
 pub(super) fn within_host(config: &Config) -> Config {
     Config { interface: None, ports: None, ..config.clone() }
 }
 
-/// As [`rank_listeners`], for survivors of one host, which need no TCP before. A host without the
-/// loopback address has none.
+/// Listeners for survivors of a job on one host that needs no TCP otherwise. Without a loopback
+/// address there are none, and a warning.
 ///
 /// # Errors
 /// If this process has no descriptor left.
 pub(super) fn survivor_listeners(config: &Config) -> Result<(Vec<Socket>, TcpAddresses)> {
     match rank_listeners(&within_host(config), None, true) {
         Err(error) if !matches!(error, Error::Exhausted { .. }) => {
-            warn(&format!("survivors of a lost rank could not reach each other: {error}"));
+            warn(&format!(
+                "survivors of a lost rank could not reach each other ({error}); set \
+                 RINGREDUCE_ALL_PAIRS to the number of ranks, to link them from the start"
+            ));
             Ok(Default::default())
         }
         listening => listening,

@@ -1,7 +1,8 @@
 //! The losses that the membership's state machine learns of: what this rank sees of the end of
 //! others, and what it tells the leader, which may have no link to them.
-//! Law: the state machine counts a rank as lost by what its own rank has seen; the word of another
-//! one only shortens the wait for a rank that has never answered.
+//! Law: evidence of the state machine is what its own rank has seen; ends that other members know
+//! for certain come by the machine's own messages. A report that a host is unreachable is no
+//! evidence: it shortens the wait for a rank on a channel that has never connected.
 
 use super::membership_driver::{MembershipDriver, decode_last_vote};
 use super::recovery_frames::{self, UNREACHABLE};
@@ -18,6 +19,13 @@ pub(super) fn note_unreachable(peers: &mut Peers, message: &[u8]) {
     }
 }
 
+/// A report of the ranks whose hosts are unreachable, and the leader that got it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct LossReport {
+    leader: u32,
+    unreachable: Ranks,
+}
+
 impl MembershipDriver {
     /// Tells the machine of all deaths that are known by now.
     pub(crate) fn look_for_deaths(&mut self, peers: &mut Peers) {
@@ -26,7 +34,7 @@ impl MembershipDriver {
         if !fresh.is_empty() {
             self.step(peers, None, Input::Evidence(&fresh));
         }
-        self.tell_leader(peers);
+        self.report_unreachable(peers);
     }
 
     /// The evidence of the death of a rank, again whenever it has become stronger.
@@ -53,14 +61,14 @@ impl MembershipDriver {
         is_fresh.then_some((rank as u32, evidence, vote))
     }
 
-    /// Tells the leader whose hosts this rank has found unreachable.
-    fn tell_leader(&mut self, peers: &mut Peers) {
+    /// Reports to the leader whose hosts this rank has found unreachable.
+    fn report_unreachable(&mut self, peers: &mut Peers) {
         let (me, leader) = (self.me.rank as u32, self.member.leader());
-        let told = (leader, self.unreachable.clone());
-        if leader == me || self.unreachable.is_empty() || told == self.told {
+        let report = LossReport { leader, unreachable: self.unreachable.clone() };
+        if leader == me || self.unreachable.is_empty() || report == self.last_report {
             return;
         }
-        self.told = told;
+        self.last_report = report;
         let words = self.unreachable.words().iter();
         let message: Vec<_> = words.flat_map(|word| word.to_le_bytes()).collect();
         recovery_frames::send(peers.control_channels(), leader as usize, UNREACHABLE, &message);

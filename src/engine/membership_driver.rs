@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::RankInfo;
-use super::losses::note_unreachable;
+use super::losses::{LossReport, note_unreachable};
 use super::recovery_frames::{self, MEMBERSHIP, PartialMessages, UNREACHABLE};
 use crate::error::communicator_name::OfCommunicator;
 use crate::error::{Error, Peer, Place, Result};
@@ -70,10 +70,9 @@ pub(crate) struct MembershipDriver {
     began: Instant,
     /// The evidence against each rank that the machine has, and whether a last vote came with it.
     pub(super) reported: Vec<Option<(Evidence, bool)>>,
-    /// The ranks whose hosts this one has found unreachable, and the leader that it has told of
-    /// these.
+    /// The ranks whose hosts this one has found unreachable, and the last report of that.
     pub(super) unreachable: Ranks,
-    pub(super) told: (u32, Ranks),
+    pub(super) last_report: LossReport,
     /// When the driver looks for deaths again.
     next_look: Instant,
     timer: Option<Time>,
@@ -110,7 +109,7 @@ impl MembershipDriver {
             began: Instant::now(),
             reported: vec![None; size],
             unreachable: Ranks::NONE,
-            told: (me as u32, Ranks::NONE),
+            last_report: LossReport::default(),
             next_look: Instant::now(),
             timer: None,
             verdicts: VecDeque::new(),

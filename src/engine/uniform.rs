@@ -156,8 +156,10 @@ impl Engine {
             self.all_or_none.driver = driver.map(Box::new);
         }
         let Some(mut driver) = self.all_or_none.driver.take() else {
-            let expected = "of processes that can reach each other";
-            return Err(Error::argument(call, "self", "of ranks that are threads", expected));
+            let given = "of ranks that are threads, or that have no port for each other";
+            let expected = "of processes that listen at a port, or all have links to each other \
+                            (RINGREDUCE_ALL_PAIRS)";
+            return Err(Error::argument(call, "self", given, expected));
         };
         driver.set_place(at);
         driver.set_settling(settings.timeout);

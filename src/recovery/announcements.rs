@@ -101,17 +101,14 @@ pub(super) fn exchange(
             true => left <= telling.min(until.saturating_duration_since(began) / 4),
             false => left.is_zero(),
         };
-        let missing = if collected.given_up.is_some() {
-            collected.given_up.take()
-        } else if driver.has_lost(&others) || is_late && !has_all {
+        let missing = collected.given_up.take().or_else(|| {
+            let is_over = driver.has_lost(&others) || is_late && !has_all;
             let silent = if lowest == mine.from { collected.missing() } else { vec![lowest] };
-            Some(driver.at_fault(&others, silent))
-        } else {
-            None
-        };
+            is_over.then(|| driver.at_fault(&others, silent))
+        });
         if lowest == mine.from && (has_all || missing.is_some()) {
             let bytes = collected.encode(left, missing.as_deref().unwrap_or_default());
-            for rank in others.iter() {
+            for rank in (&others - &driver.lost(&others)).iter() {
                 recovery_frames::send(peers.control_channels(), rank as usize, ALL_MEMBERS, &bytes);
             }
         }
@@ -131,7 +128,7 @@ struct Collected<'a> {
     mine: &'a MemberAnnouncement,
     others: &'a Ranks,
     announced: BTreeMap<usize, MemberAnnouncement>,
-    /// The ranks because of which the lowest member has given up.
+    /// The ranks because of which the lowest member has given up: this one too, if it was late.
     given_up: Option<Vec<usize>>,
 }
 

@@ -68,7 +68,8 @@ impl Communicator {
     /// their calls, or did not connect: call this again, or [`Self::evict`]. The call ends at the
     /// latest two seconds after `deadline`, by which all members have voted whether they have
     /// connected. [`Error::QuorumLost`] without a quorum. [`Error::Evicted`] if the others went on
-    /// without this rank. [`Error::Argument`] for ranks that are threads.
+    /// without this rank. [`Error::Argument`] for ranks that are threads,
+    /// or that have no port for each other where not all pairs have links.
     pub fn shrink(&mut self, deadline: Duration) -> Result<Self> {
         self.change_membership("shrink", deadline_after(deadline), false, Vec::new())
     }

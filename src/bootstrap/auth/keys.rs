@@ -1,9 +1,9 @@
 //! Key derivation of the handshake: HMAC tags that prove knowledge of the job's secret, and session
 //! keys of a stream, by HKDF and X25519.
 //! Law: each job and direction has its own key; tags are compared in constant time; session keys
-//! have forward secrecy, even if the secret leaks later, and the keys of two records once one of
-//! their processes has dropped its own; no private key or job's key stays where a core file would
-//! have it.
+//! have forward secrecy, even if the job's secret leaks later; the secret of two records has it
+//! once both processes have dropped their private keys; no private key and no job's key stays where
+//! a core file would have it.
 
 use std::convert::Infallible;
 use std::sync::Arc;

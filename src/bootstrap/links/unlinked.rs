@@ -17,7 +17,7 @@ use crate::bootstrap::topology::PeerInfo;
 use crate::health::control_channel::{ControlWay, ReachRanks};
 use crate::transport::LinkContent;
 
-/// The ranks of a communicator, as those reach them that have no link.
+/// The addresses and secrets by which this rank reaches ranks that it has no link to.
 pub(in crate::bootstrap) struct UnlinkedPeers {
     keys: Keys,
     own: Arc<KeyPair>,
@@ -27,7 +27,7 @@ pub(in crate::bootstrap) struct UnlinkedPeers {
 }
 
 impl UnlinkedPeers {
-    /// Those of this rank; `None` where all pairs of ranks are connected.
+    /// The unlinked peers of this rank; `None` where all pairs of ranks are connected.
     pub(super) fn of(bootstrap: &Bootstrap) -> Option<Self> {
         let own = bootstrap.key.as_ref().filter(|_| !bootstrap.connects_all_pairs())?;
         let peers = bootstrap.peers.iter().map(|peer| (peer.clone(), OnceLock::new())).collect();
@@ -79,7 +79,7 @@ pub(super) struct UnlinkedRanks {
 }
 
 impl UnlinkedRanks {
-    /// Those of this rank; `None` where all pairs of ranks are connected.
+    /// The ways of this rank; `None` where all pairs of ranks are connected.
     pub(super) fn of(bootstrap: &Bootstrap) -> Option<Self> {
         let port = bootstrap.port.as_ref().filter(|port| port.unlinked.is_some())?;
         let lowest = |rank| bootstrap.host_of(rank).first().map_or(rank, |&lowest| lowest);
@@ -98,12 +98,12 @@ impl ReachRanks for UnlinkedRanks {
         self.port.poll_fd()
     }
 
-    fn arrivals(&self) -> u64 {
+    fn connections_received(&self) -> u64 {
         let arrivals = self.port.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         arrivals.kept
     }
 
-    fn arrived(&self) -> Vec<usize> {
+    fn ranks_to_accept(&self) -> Vec<usize> {
         self.port.arrived_controls().into_iter().map(|rank| rank as usize).collect()
     }
 }
@@ -260,7 +260,17 @@ mod tests {
             all[0].end_of(1).0.then_some(())
         });
         assert!(all[0].is_unreachable(1) && !all[0].is_unreachable(2));
-        // Nor is a goodbye owed to a rank without which the others go on.
+        // A rank that answers is not given up, however late anybody looks.
+        all[2].note_loss_elsewhere(0);
+        send(&mut all[2], 0, 2);
+        std::thread::sleep(Duration::from_secs(1));
+        let mut come = BTreeMap::new();
+        until("the message is lost", || {
+            all.iter().for_each(|it| receive(it, &mut come));
+            come.get(&2).map(|_| ())
+        });
+        assert!(!all[2].end_of(0).0 && come[&2] == [2], "{come:?}");
+        // No goodbye waits for a rank without which the others go on.
         send(&mut all[2], 1, 1);
         all[2].give_up_unanswered(1);
         assert!(all[2].end_of(1).0 && !all[2].is_unreachable(1));

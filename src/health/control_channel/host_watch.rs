@@ -20,8 +20,9 @@ pub(super) struct HostWatch {
     /// Since when that one has had no sign of life, if it has left a question without an answer.
     /// The others are watched too then.
     silent_since: Option<Instant>,
-    /// The host was found unreachable not long ago, here or by another rank.
+    /// This process has found the host unreachable not long ago.
     is_lost: bool,
+    /// Another rank has reported so, which counts for channels that have never connected.
     is_lost_elsewhere: bool,
 }
 
@@ -102,7 +103,7 @@ impl ControlConnection {
     fn has_no_answer(&self) -> bool {
         if !self.has_stood() {
             // Nothing has ever shown that the host can be reached on this connection.
-            return self.unanswered_attempt() > Duration::ZERO;
+            return self.is_tried_without_answer();
         }
         let asked = || self.asked_since.map_or(Duration::ZERO, |since| since.elapsed());
         let silence = || host_signs(&self.stream).map_or(Duration::ZERO, |signs| signs.silence);

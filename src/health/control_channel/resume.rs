@@ -83,10 +83,18 @@ impl ControlConnection {
         self.resumption.as_deref().is_some_and(|it| it.attempt.is_some())
     }
 
-    /// For how long other connections have been tried in vain.
+    fn attempt(&self) -> Option<&Attempt> {
+        self.resumption.as_deref().and_then(|it| it.attempt.as_ref())
+    }
+
+    /// True while several connections, one after the other, have had no answer.
+    pub(super) fn is_tried_without_answer(&self) -> bool {
+        self.attempt().is_some_and(Attempt::is_unanswered_repeatedly)
+    }
+
+    /// For how long several other connections have had no answer.
     pub(super) fn unanswered_attempt(&self) -> Duration {
-        let attempt = self.resumption.as_deref().and_then(|it| it.attempt.as_ref());
-        let unanswered = attempt.filter(|attempt| attempt.is_in_vain());
+        let unanswered = self.attempt().filter(|attempt| attempt.is_unanswered_repeatedly());
         unanswered.map_or(Duration::ZERO, Attempt::unanswered)
     }
 
@@ -108,8 +116,7 @@ impl ControlConnection {
         // peer's system has not got by then is lost.
         let is_under_way = || unacknowledged(&*self.stream) > 0;
         if !self.has_stood() {
-            let attempt = self.resumption.as_deref().and_then(|it| it.attempt.as_ref());
-            return attempt.is_some_and(|attempt| !attempt.is_in_vain());
+            return self.is_broken() && !self.is_tried_without_answer();
         }
         let waits = self.is_broken() || self.awaits_confirmation || !self.unsent.is_empty();
         self.resumption.is_some() && (waits || is_under_way())

@@ -27,11 +27,11 @@ use crate::transport::aead::AeadKeys;
 const KEEPALIVE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 const INTERVAL_PER_CONNECTION: Duration = Duration::from_millis(1);
 
-/// How long the word of another rank counts that a host is unreachable, which may come back.
-const LOST_ELSEWHERE: Duration = Duration::from_secs(30);
+/// How long the report of another rank counts that a host is unreachable, which may come back.
+const REPORTED_LOSS_TIME: Duration = Duration::from_secs(30);
 
 /// Stands for the port of this process among the numbers of connections.
-pub(super) const PORT: u64 = u64::MAX;
+pub(super) const PORT_EVENT: u64 = u64::MAX;
 
 pub(super) const PREPARING: &str = "preparing a control connection";
 
@@ -62,9 +62,9 @@ pub(super) struct Connections {
     /// that waits makes one system call and not one for each peer.
     arrivals: Option<Arc<Epoll>>,
     /// The ways to ranks without a link, which may make connections too.
-    pub(super) ways: Option<Arc<dyn ReachRanks>>,
+    pub(super) unlinked: Option<Arc<dyn ReachRanks>>,
     /// How many of their connections had come when they were last looked for.
-    pub(super) arrivals_noted: u64,
+    pub(super) connections_noted: u64,
     /// The look at each host.
     hosts: Vec<HostWatch>,
     /// The hosts that other ranks have found unreachable, and when this one learned so.
@@ -238,7 +238,7 @@ impl Connections {
             // A poll that does not wait fails for no reason that could pass.
             let Ok(count) = arrivals.wait(&mut events, EpollTimeout::ZERO) else { return };
             for event in &events[..count] {
-                if event.data() == PORT {
+                if event.data() == PORT_EVENT {
                     port_is_ready = true;
                 } else if let Some(connection) = self.connection_mut(event.data() as usize) {
                     connection.receive();
@@ -256,7 +256,7 @@ impl Connections {
             self.keepalive_checked = Some(Instant::now());
             self.hosts.fill(HostWatch::default());
             for (&host, since) in &self.lost_elsewhere {
-                if since.elapsed() < LOST_ELSEWHERE {
+                if since.elapsed() < REPORTED_LOSS_TIME {
                     self.hosts[host].note_loss_elsewhere();
                 }
             }

@@ -15,7 +15,7 @@ use super::ControlChannels;
 use super::channels::{Channels, Linked};
 use super::connection::ControlConnection;
 use super::resume::ControlWay;
-use super::shared::{Connections, PORT, PREPARING};
+use super::shared::{Connections, PORT_EVENT, PREPARING};
 use crate::error::{Error, Result};
 use crate::transport::tcp::Attempt;
 
@@ -28,11 +28,11 @@ pub(crate) trait ReachRanks: Send + Sync + fmt::Debug {
     fn descriptor(&self) -> BorrowedFd<'_>;
 
     /// The ranks whose connections have come and that no channel has taken. Never waits.
-    fn arrived(&self) -> Vec<usize>;
+    fn ranks_to_accept(&self) -> Vec<usize>;
 
     /// The number of connections that have come so far, those that another thread has taken in
     /// included.
-    fn arrivals(&self) -> u64;
+    fn connections_received(&self) -> u64;
 }
 
 impl ControlChannels {
@@ -113,26 +113,28 @@ impl Connections {
     /// # Errors
     /// If this process has reached its limit of descriptors.
     pub(super) fn watch_for(&mut self, ways: Arc<dyn ReachRanks>) -> Result<()> {
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, PORT);
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, PORT_EVENT);
         let added = self.arrivals_or_new()?.add(ways.descriptor(), event);
         added.map_err(|no| Error::io(PREPARING, no))?;
-        self.ways = Some(ways);
+        self.unlinked = Some(ways);
         Ok(())
     }
 
     /// Notes which ranks without a link have made connections, if the port `is_ready` or another
     /// thread has taken in what came there.
     pub(super) fn note_arrived(&mut self, is_ready: bool) {
-        let Some(ways) = self.ways.clone() else { return };
-        if !is_ready && ways.arrivals() == self.arrivals_noted {
+        let Some(ranks) = self.unlinked.clone() else { return };
+        // A connection that another thread takes in meanwhile must be looked for again.
+        let received = ranks.connections_received();
+        if !is_ready && received == self.connections_noted {
             return;
         }
-        for number in ways.arrived() {
+        for number in ranks.ranks_to_accept() {
             if let Some(connection) = self.connection_mut(number) {
                 connection.has_come = true;
             }
         }
-        self.arrivals_noted = ways.arrivals();
+        self.connections_noted = received;
     }
 }
 
@@ -162,7 +164,8 @@ impl ControlConnection {
         self.keys.is_some()
     }
 
-    /// True once a connection has been made. A rank without a link may have none yet.
+    /// True once a connection has been made, and of each channel that has ended. A rank without a
+    /// link may have none yet.
     pub(super) fn has_stood(&self) -> bool {
         self.resumption.as_deref().is_none_or(|it| it.has_stood)
     }

@@ -23,8 +23,8 @@ pub const ANSWER_LEN: usize = 40;
 /// then, for a moment only. The longest is enough for a way through satellites; each of up to four
 /// addresses gets it in its turn.
 const CONNECT_MS: [u64; 5] = [250, 250, 250, 500, 1000];
-/// So many connections without an answer are no loss of a packet.
-const IN_VAIN: u32 = 2;
+/// So many connections in a row without an answer are no lost packet.
+const REPEATEDLY: u32 = 2;
 /// The pause after a connection that failed.
 const PAUSE: Duration = Duration::from_millis(50);
 /// A connection that stood for this long shows that the peer's host can be reached.
@@ -90,8 +90,8 @@ pub(crate) struct Attempt {
     connections: u32,
     /// The last connections that were refused, one after the other.
     refusals: u32,
-    /// The last connections that the other system left without an answer, one after the other.
-    vain: u32,
+    /// The last connections without an answer, one after the other.
+    unanswered_connections: u32,
     stage: Stage,
 }
 
@@ -118,10 +118,17 @@ impl Attempt {
     /// life `silence` ago, and may be silent for `patience`.
     pub(crate) fn new(how: String, generation: u32, silence: Duration, patience: Duration) -> Self {
         let now = Instant::now();
-        let until = now + patience.saturating_sub(silence);
-        let (connections, refusals, vain, stage) = (0, 0, 0, Stage::Pause(now));
-        let (began, unanswered_since) = (now, now);
-        Self { how, began, unanswered_since, until, generation, connections, refusals, vain, stage }
+        Self {
+            how,
+            began: now,
+            unanswered_since: now,
+            until: now + patience.saturating_sub(silence),
+            generation,
+            connections: 0,
+            refusals: 0,
+            unanswered_connections: 0,
+            stage: Stage::Pause(now),
+        }
     }
 
     /// The time since the break was noticed.
@@ -134,9 +141,9 @@ impl Attempt {
         self.unanswered_since.elapsed()
     }
 
-    /// True once the other system has left several connections without an answer.
-    pub(crate) fn is_in_vain(&self) -> bool {
-        self.vain >= IN_VAIN
+    /// True once [`REPEATEDLY`] connections in a row have had no answer.
+    pub(crate) fn is_unanswered_repeatedly(&self) -> bool {
+        self.unanswered_connections >= REPEATEDLY
     }
 
     /// True once a hello of this end is on its way.
@@ -168,13 +175,11 @@ impl Attempt {
                         return Progress::Underway;
                     }
                     Ok(false) if now >= self.until => return Progress::Over,
-                    in_vain => {
-                        self.vain = self.vain.saturating_add(1);
-                        if let Err(error) = in_vain {
-                            return self.failed(&error, way, now);
-                        }
+                    Ok(false) => {
+                        self.unanswered_connections += 1;
                         (self.refusals, self.stage) = (0, Stage::Pause(now));
                     }
+                    Err(error) => return self.failed(&error, way, now),
                 },
                 Stage::Awaiting(awaiting) => match awaiting.advance(way) {
                     Ok(Some(theirs)) => return self.finish(theirs, now),
@@ -199,7 +204,7 @@ impl Attempt {
             return;
         };
         self.generation += 1;
-        self.vain = 0;
+        self.unanswered_connections = 0;
         let hello = way.hello(self.generation, received);
         let (answer, sent, filled) = ([0; ANSWER_LEN], 0, 0);
         let awaiting = Awaiting { stream, since: now, hello, sent, answer, filled };
@@ -218,8 +223,10 @@ impl Attempt {
     fn failed(&mut self, error: &io::Error, way: &dyn Redial, now: Instant) -> Progress {
         self.stage = Stage::Pause(now + PAUSE);
         let is_refused = error.kind() == ErrorKind::ConnectionRefused;
-        let again = self.refusals.saturating_add(1);
-        (self.refusals, self.vain) = if is_refused { (again, 0) } else { (0, self.vain) };
+        (self.refusals, self.unanswered_connections) = match is_refused {
+            true => (self.refusals.saturating_add(1), 0),
+            false => (0, self.unanswered_connections + 1),
+        };
         match is_refused && way.is_refusal_final(self.refusals) {
             true => Progress::Refused,
             false if now < self.until => Progress::Underway,
@@ -229,8 +236,8 @@ impl Attempt {
 
     /// Waits until this process may have what it lacks.
     fn lacks(&mut self, error: io::Error, now: Instant) -> Progress {
-        (self.refusals, self.vain, self.stage) = (0, 0, Stage::Pause(now + PAUSE));
-        self.unanswered_since = now;
+        (self.refusals, self.unanswered_connections, self.unanswered_since) = (0, 0, now);
+        self.stage = Stage::Pause(now + PAUSE);
         if now < self.until { Progress::Underway } else { Progress::Lacking(error) }
     }
 }

@@ -25,7 +25,7 @@ fn a_store_keeps_the_first_value_of_a_key_and_serves_waiting_clients() {
     let mut clients =
         vec![server.connect().unwrap(), Store::over_stream(ours, "pair", deadline()).unwrap()];
     clients.extend(addresses.iter().map(|address| Store::connect(address, deadline()).unwrap()));
-    let big = vec![7; 64 << 10];
+    let big = vec![7; 128 << 10];
     for index in 0..clients.len() {
         let key = format!("key {index}");
         assert_eq!(clients[index].get(&key, Instant::now()).unwrap(), None);
@@ -35,7 +35,7 @@ fn a_store_keeps_the_first_value_of_a_key_and_serves_waiting_clients() {
             assert_eq!(client.get(&key, deadline()).unwrap().as_deref(), Some(&*big));
         }
     }
-    assert!(clients[0].set_new("large", &vec![0; (64 << 10) + 1], deadline()).is_err());
+    assert!(clients[0].set_new("large", &vec![0; (128 << 10) + 1], deadline()).is_err());
     // One client waits for a value that another one sets.
     let mut waiting = clients.pop().unwrap();
     thread::scope(|scope| {

@@ -101,7 +101,13 @@ fn work(comm: &mut Communicator, members: &[usize]) -> Result<(), Error> {
 fn survivors_shrink_without_links_between_all_pairs() {
     let few = |n, transport, victims: &[usize]| {
         let start = |settings: &dyn Fn(usize) -> Vec<(&'static str, String)>| {
-            let settings = |rank| [settings(rank), Links::Few.settings()].concat();
+            let settings = |rank| {
+                // Within a host the settings of networks do not matter.
+                let network = [("RINGREDUCE_IFNAME", "none0"), ("RINGREDUCE_PORT_RANGE", "7-7")];
+                let network = network.map(|(name, value)| (name, value.to_owned()));
+                let network = if transport == "shm" { &network[..] } else { &[] };
+                [&settings(rank), &Links::Few.settings(), network].concat()
+            };
             World::start("faults::shrink::survivor", n, transport, settings)
         };
         kill_in(start, transport, victims, false);

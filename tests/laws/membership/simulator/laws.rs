@@ -224,8 +224,8 @@ impl Laws {
     }
 
     /// Checks that a process learns of its eviction from an epoch that was decided without it, or
-    /// in its own epoch because others had results that it lacks. One that was killed right after
-    /// its decision has reported none: see [`Self::check_end`].
+    /// in its own epoch because others had results that it lacks. A process that was killed right
+    /// after it decided has not reported the epoch; [`Self::check_end`] checks those.
     fn evicted(&mut self, (at, all): Receiver<'_>, epoch: u32) -> Result<(), BrokenLaw> {
         let Process { current: (current, _), rank, group, .. } = &all[at];
         let key = (group.unwrap_or_default(), epoch);
@@ -343,7 +343,7 @@ impl Laws {
     /// operations.
     pub(super) fn check_end(&self, all: &[Process]) -> Result<(), BrokenLaw> {
         for key in self.unreported.iter().filter(|key| !self.decided.contains_key(key)) {
-            // Those that decided have ended, and the rest were all evicted.
+            // Processes that decided the epoch have ended, and all others were evicted.
             let goes_on =
                 |it: &Process| it.group == Some(key.0) && it.is_active() && it.current.0 < key.1;
             if let Some(at) = all.iter().position(goes_on) {

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, raise};
 use nix::time::{ClockId, clock_gettime};
 use ringreduce::{Communicator, Error, ReduceOp, Result};
 
-use super::{FOUR, cluster, start_body, start_body_on};
+use super::{FOUR, cluster, draw_all_pairs, start_body, start_body_on};
 use crate::harness::Ended;
 use crate::ranks::bodies::SWING;
 
@@ -98,7 +98,7 @@ fn longest(ended: &Ended, survivors: usize) -> i64 {
 /// Kills one of the ranks on these hosts; gives the milliseconds after which all others knew.
 fn kill_one(cluster: &Cluster, (hosts, size): (&str, usize), victim: usize, child: usize) -> i64 {
     // With links between all pairs of ranks or few links.
-    let all_pairs = [2, 32][share::random_range(0..2) as usize];
+    let all_pairs = draw_all_pairs();
     let options =
         format!("--elastic 1:{size} --max-restarts 0 -x RINGREDUCE_ALL_PAIRS={all_pairs}");
     let body = format!("is_killed {victim} {child}");

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use ringreduce::{Communicator, ReduceOp, Result};
 
 use super::deaths::now;
-use super::{FOUR, PROMPT, Running, cluster, start_body_on, start_script};
+use super::{FOUR, PROMPT, Running, cluster, draw_all_pairs, start_body_on, start_script};
 use crate::harness::send;
 
 /// Restarts enough for a machine that is too busy for its hosts to answer in time.
@@ -179,7 +179,7 @@ fn a_host_of_eight_is_lost_and_comes_back() {
     // More than 64 ranks on two CPUs keep the system from answering for seconds.
     let seconds = 5.max(5 * ranks / 64);
     // So many ranks have links between all pairs, or, as in larger worlds, few links.
-    let all_pairs = [2, 32][share::random_range(0..2) as usize];
+    let all_pairs = draw_all_pairs();
     let options = format!(
         "--elastic 1:{ranks} --max-restarts 10000 -x RINGREDUCE_PEER_TIMEOUT={seconds} \
          -x RINGREDUCE_ALL_PAIRS={all_pairs}"

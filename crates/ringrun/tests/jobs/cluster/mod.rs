@@ -36,6 +36,12 @@ const PROMPT: Duration = Duration::from_secs(15);
 /// Everything that a job started is gone so soon after the job or its launcher has ended.
 const GONE: Duration = Duration::from_secs(5);
 
+/// The largest world with links between all pairs of ranks in this run: larger than a test's, or so
+/// small that its ranks have few links.
+fn draw_all_pairs() -> usize {
+    [2, 32][share::random_range(0..2) as usize]
+}
+
 /// A cluster for this test, unless other shares make the test; or a SKIP of it.
 fn cluster(test: &str, hosts: usize) -> Option<Cluster> {
     if !share::makes_test(2) {

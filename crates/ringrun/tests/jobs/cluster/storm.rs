@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 use ringreduce::{Communicator, Error, ReduceOp, Result};
 
 use super::resume::destroy;
-use super::{Running, cluster, start_body_on};
+use super::{Running, cluster, draw_all_pairs, start_body_on};
 use crate::harness::send;
 
 const HOSTS: usize = 4;
@@ -151,7 +151,7 @@ struct Storm<'a> {
 impl<'a> Storm<'a> {
     /// Starts a job with links between all pairs of ranks or few links, and waits for its ranks.
     fn start(cluster: &'a Cluster) -> Self {
-        let all_pairs = [2, 32][share::random_range(0..2) as usize];
+        let all_pairs = draw_all_pairs();
         let options =
             format!("--elastic 1:8 --max-restarts 10000 -x RINGREDUCE_ALL_PAIRS={all_pairs}");
         let running = start_body_on(cluster, ON_HOSTS, &options, "storms");
