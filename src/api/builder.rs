@@ -75,8 +75,8 @@ settings! {
     /// Makes each collective call succeed at all surviving ranks or at none. Without it some ranks
     /// may have the result while others learn that a rank is lost. The price is a barrier after
     /// each call and, after a failure, the time until every survivor has made the call or timed
-    /// out. All ranks must set the same value. Calls on streams
-    /// and messages are not covered, nor is a rank whose call is aborted.
+    /// out. All ranks must set the same value. Calls on streams and messages are not covered, nor
+    /// is a rank whose call is aborted.
     ///
     /// A rank that had not heard of the failure learns of it by its next call, whose error is of
     /// the call that succeeded. The barriers are numbered too: calls are 1, 3, 5, ... here.

@@ -234,10 +234,10 @@ pub(crate) fn join_running_job(config: &Config) -> Result<(Bootstrap, usize)> {
         Transport::Auto => !one_host,
         Transport::Shm => false,
     };
-    let (tcp, addresses) = match (needs_tcp, config.size > config.all_pairs) {
+    let (tcp, addresses) = match (needs_tcp, config.connects_all_pairs()) {
         (true, _) => listen::rank_listeners(config, None, one_host)?,
-        (false, true) => listen::survivor_listeners(config)?,
-        (false, false) => Default::default(),
+        (false, false) => listen::survivor_listeners(config)?,
+        (false, true) => Default::default(),
     };
     let (secret, process_table) = (secret::load(config)?, open_process_table(config));
     let (own, table) = (without_size(config), process_table.as_deref());

@@ -315,7 +315,7 @@ fn exchange_records(
     let mut bootstrap = Bootstrap::new(config, secret, (leader.job, peers), unix, process_table)?;
     bootstrap.require_secret()?;
     gather.topic = "tcp";
-    if bootstrap.needs_tcp() || !bootstrap.connects_all_pairs() {
+    if bootstrap.needs_tcp() || !config.connects_all_pairs() {
         let is_one_host = bootstrap.is_one_host();
         // Of several addresses this one has shown that others reach it.
         let listening = match bootstrap.needs_tcp() {

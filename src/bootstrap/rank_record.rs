@@ -2,7 +2,6 @@
 //! socket, and the settings that must be equal at all ranks. TCP addresses are published later.
 
 use std::fs;
-use std::io;
 use std::process;
 use std::sync::Arc;
 
@@ -94,11 +93,10 @@ impl RankRecord {
     /// # Errors
     /// If the system has no random bytes.
     pub(super) fn draw_key(&mut self, config: &Config) -> Result<Option<Arc<KeyPair>>> {
-        if config.size <= config.all_pairs {
+        if config.connects_all_pairs() {
             return Ok(None);
         }
-        let none = || Error::io("drawing a key", io::Error::other("no random bytes"));
-        let key = KeyPair::generate().ok_or_else(none)?;
+        let key = KeyPair::draw()?;
         self.peer.key = Some(key.nonce);
         Ok(Some(Arc::new(key)))
     }

@@ -170,7 +170,7 @@ impl Bootstrap {
     pub(crate) fn launched(&self) -> LaunchedRanks {
         let numbers: Vec<_> = self.peers.iter().map(|peer| peer.launched).collect();
         // Ranks of one host that all map each other's status entries read the last votes there.
-        let all_map = self.config.transport != Transport::Tcp && self.connects_all_pairs();
+        let all_map = self.config.transport != Transport::Tcp && self.config.connects_all_pairs();
         let voter = (!all_map || !self.is_one_host()).then_some(self.rank);
         LaunchedRanks::new(self.process_table.as_ref(), voter, self.job, &numbers)
     }
@@ -237,12 +237,6 @@ impl Bootstrap {
     pub(super) fn has_checksums(&self, from: usize, to: usize) -> bool {
         let is_between_hosts = self.peers[from].identity != self.peers[to].identity;
         self.config.tcp_checksum.unwrap_or(is_between_hosts)
-    }
-
-    /// True if all pairs of ranks are connected from the beginning. Otherwise ranks make control
-    /// channels that a recovery needs by their ports and keys.
-    pub(super) fn connects_all_pairs(&self) -> bool {
-        self.size() <= self.config.all_pairs
     }
 
     /// True if any pair of ranks needs TCP. All ranks give the same answer.

@@ -244,6 +244,12 @@ impl Config {
         Ok((config, warnings))
     }
 
+    /// True if all pairs of ranks are connected from the beginning. Otherwise ranks make control
+    /// channels that a recovery needs by their ports and keys.
+    pub(crate) fn connects_all_pairs(&self) -> bool {
+        self.size <= self.all_pairs
+    }
+
     /// Checks that the settings fit together. Every `Config` must pass this check.
     ///
     /// # Errors

@@ -11,11 +11,11 @@ use crate::health::control_message::RECOVERY_BYTES;
 pub(crate) const MEMBERSHIP: u32 = 1;
 /// The announcement of a member to the lowest one, and the announcements of all from that one.
 pub(crate) const MEMBER: u32 = 2;
-pub(crate) const ALL_MEMBERS: u32 = 5;
+pub(crate) const ALL_MEMBERS: u32 = 3;
 /// A joiner tells rank 0 that it has all its links, and a member tells a joiner that all members
 /// have connected.
 pub(crate) const LINKED: u32 = 4;
-pub(crate) const ADMITTED: u32 = 3;
+pub(crate) const ADMITTED: u32 = 5;
 
 /// The ranks whose hosts the sender has found unreachable.
 pub(crate) const UNREACHABLE: u32 = 6;

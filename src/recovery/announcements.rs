@@ -218,7 +218,7 @@ mod tests {
             let known: Vec<_> = collected.announced.values().chain([member]).collect();
             assert!(all.iter().all(|it| known.contains(&it)) && known.len() == 3, "{known:?}");
         }
-        // Those of another membership are of no use.
+        // Announcements of another membership are left out.
         let late = MemberAnnouncement { epoch: 3, ..announced(4, 1) };
         assert_eq!(Collected::of(&late, &of_lowest).add_all(&message), None);
         assert_eq!(lowest.add(4, &late.encode()), None);

@@ -6,6 +6,7 @@
 //! a core file would have it.
 
 use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -16,6 +17,7 @@ use zeroize::{Zeroize, Zeroizing, zeroize_stack};
 use super::handshake::{Agreement, NONCE_LEN, Nonce, Side};
 use super::hello::HelloBytes;
 use crate::config::{HiddenMemory, SECRET_LEN, Secret};
+use crate::error::{Error, Result};
 use crate::transport::aead::AeadKeys;
 
 /// Length of a tag, and of a key.
@@ -209,10 +211,19 @@ impl std::fmt::Debug for KeyPair {
 
 impl KeyPair {
     /// A new key pair; none if the system has no random bytes.
-    pub(in crate::bootstrap) fn generate() -> Option<Self> {
+    pub(super) fn generate() -> Option<Self> {
         let private = HiddenMemory::fill_in_place(|key: &mut Nonce| getrandom::fill(key)).ok()?;
         let nonce = wiping_stack(|| x25519(*private, X25519_BASEPOINT_BYTES));
         Some(Self { private, nonce })
+    }
+
+    /// As [`Self::generate`].
+    ///
+    /// # Errors
+    /// If the system has no random bytes.
+    pub(in crate::bootstrap) fn draw() -> Result<Self> {
+        let none = || Error::io("drawing a key", io::Error::other("no random bytes"));
+        Self::generate().ok_or_else(none)
     }
 }
 

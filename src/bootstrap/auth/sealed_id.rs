@@ -38,7 +38,7 @@ impl UniqueIdKey {
     /// # Errors
     /// If the system has no random bytes.
     pub fn new() -> Result<Self> {
-        Ok(Self(generate()?))
+        Ok(Self(KeyPair::draw()?))
     }
 
     /// The public half, which anybody may read.
@@ -80,7 +80,7 @@ impl UniqueId {
             Error::argument("unique_id", "public", given, "the 32 bytes of UniqueIdKey::public")
         };
         let asker = public.try_into().map_err(|_| wrong())?;
-        let own = generate()?;
+        let own = KeyPair::draw()?;
         let mut sealed = own.nonce.to_vec();
         sealed.resize(SEALED_LEN, 0);
         let transcript = transcript(asker, &own.nonce);
@@ -95,11 +95,6 @@ impl fmt::Debug for UniqueIdKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UniqueIdKey").finish_non_exhaustive()
     }
-}
-
-fn generate() -> Result<KeyPair> {
-    let failed = || Error::io("drawing a key", std::io::Error::other("no random bytes"));
-    KeyPair::generate().ok_or_else(failed)
 }
 
 /// The digest of the two public keys, which the keys of an answer depend on.

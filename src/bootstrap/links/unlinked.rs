@@ -29,7 +29,7 @@ pub(in crate::bootstrap) struct UnlinkedPeers {
 impl UnlinkedPeers {
     /// The unlinked peers of this rank; `None` where all pairs of ranks are connected.
     pub(super) fn of(bootstrap: &Bootstrap) -> Option<Self> {
-        let own = bootstrap.key.as_ref().filter(|_| !bootstrap.connects_all_pairs())?;
+        let own = bootstrap.key.as_ref().filter(|_| !bootstrap.config.connects_all_pairs())?;
         let peers = bootstrap.peers.iter().map(|peer| (peer.clone(), OnceLock::new())).collect();
         let identity = Arc::clone(&bootstrap.peers[bootstrap.rank].identity);
         let keys = Keys::new(bootstrap.secret.as_ref(), bootstrap.job);
@@ -82,8 +82,10 @@ impl UnlinkedRanks {
     /// The ways of this rank; `None` where all pairs of ranks are connected.
     pub(super) fn of(bootstrap: &Bootstrap) -> Option<Self> {
         let port = bootstrap.port.as_ref().filter(|port| port.unlinked.is_some())?;
-        let lowest = |rank| bootstrap.host_of(rank).first().map_or(rank, |&lowest| lowest);
-        let hosts = (0..bootstrap.size()).map(lowest).collect();
+        let mut hosts: Box<[_]> = (0..bootstrap.size()).collect();
+        for host in &bootstrap.hosts {
+            host.iter().for_each(|&rank| hosts[rank] = host[0]);
+        }
         Some(Self { port: Arc::clone(port), hosts })
     }
 }
@@ -99,8 +101,11 @@ impl ReachRanks for UnlinkedRanks {
     }
 
     fn connections_received(&self) -> u64 {
-        let arrivals = self.port.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
-        arrivals.kept
+        // In a forked child a thread that the child lacks may hold the lock.
+        if !self.port.process.is_current() {
+            return 0;
+        }
+        self.port.arrivals.lock().unwrap_or_else(PoisonError::into_inner).kept
     }
 
     fn ranks_to_accept(&self) -> Vec<usize> {
@@ -147,8 +152,7 @@ mod tests {
     ) -> Vec<ControlChannels> {
         let listen = |_: &u8| listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
         let listeners: Vec<_> = secrets.iter().map(listen).collect();
-        let pairs: Vec<_> =
-            secrets.iter().map(|_| Arc::new(KeyPair::generate().unwrap())).collect();
+        let pairs: Vec<_> = secrets.iter().map(|_| Arc::new(KeyPair::draw().unwrap())).collect();
         let bound = |rank: usize| listeners[rank].local_addr().unwrap().as_socket().unwrap();
         let info = |rank: usize| PeerInfo {
             rank,
@@ -291,7 +295,7 @@ mod tests {
 
     #[test]
     fn two_processes_have_a_secret_of_their_own() {
-        let pairs = [(); 3].map(|()| KeyPair::generate().unwrap());
+        let pairs = [(); 3].map(|()| KeyPair::draw().unwrap());
         let keys = |job| Keys::new(Some(&Secret::from(&[3; 32])), job);
         let tag = |keys: Keys, own: usize, other: usize| {
             let secret = keys.pair_secret(&pairs[own], pairs[other].nonce).unwrap();

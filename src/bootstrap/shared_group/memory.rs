@@ -120,7 +120,7 @@ impl Bootstrap {
     pub(crate) fn shares_connections(&self) -> bool {
         let links_in_memory =
             self.config.transport != Transport::Tcp && self.hosts.iter().any(|host| host.len() > 1);
-        self.connects_all_pairs() && (!links_in_memory || self.has_files())
+        self.config.connects_all_pairs() && (!links_in_memory || self.has_files())
     }
 
     /// The memory of the subgroup of this colour for its ranks on this rank's host, which the

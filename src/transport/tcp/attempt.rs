@@ -23,7 +23,7 @@ pub const ANSWER_LEN: usize = 40;
 /// then, for a moment only. The longest is enough for a way through satellites; each of up to four
 /// addresses gets it in its turn.
 const CONNECT_MS: [u64; 5] = [250, 250, 250, 500, 1000];
-/// So many connections in a row without an answer are no lost packet.
+/// Connections in a row without an answer that no lost packet explains.
 const REPEATEDLY: u32 = 2;
 /// The pause after a connection that failed.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -178,7 +178,7 @@ fn a_host_of_eight_is_lost_and_comes_back() {
     let ranks = 8 * of_eight;
     // More than 64 ranks on two CPUs keep the system from answering for seconds.
     let seconds = 5.max(5 * ranks / 64);
-    // So many ranks have links between all pairs, or, as in larger worlds, few links.
+    // All pairs of ranks have links, or a rank has few links, as in a larger world.
     let all_pairs = draw_all_pairs();
     let options = format!(
         "--elastic 1:{ranks} --max-restarts 10000 -x RINGREDUCE_PEER_TIMEOUT={seconds} \

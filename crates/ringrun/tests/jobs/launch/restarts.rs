@@ -137,7 +137,7 @@ fn an_evicted_rank_is_ended_and_restarted() {
     }
 }
 
-/// So many ranks have no links between all pairs; survivors reach each other all the same.
+/// A world of 34 ranks has no links between all pairs, and its survivors connect.
 #[test]
 fn a_rank_of_more_than_32_comes_back() {
     let ran = elastic("--elastic 1:34", &as_rank("comes_back 3 3"));
