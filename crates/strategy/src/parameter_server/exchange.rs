@@ -35,7 +35,7 @@ impl Worker {
     ) -> Result<Outcome> {
         self.member.set_waiting(true);
         let result = self.try_exchange(request, samples, versions);
-        let _ = result.as_ref().inspect_err(|error| self.member.hear_of_failure(error));
+        let _ = result.as_ref().inspect_err(|error| self.member.share_failure(error));
         self.member.set_waiting(false);
         match result {
             Err(error) if self.member.goes_on_after(&error) => {

@@ -89,13 +89,20 @@ impl Member {
         }
     }
 
-    /// Another worker of the group has aborted the call because a peer is silent. This worker waits
-    /// until its own heartbeat has found the same, so that its error can name the peer.
-    pub(crate) fn hear_of_failure(&self, error: &JobError) {
-        if let (Some(heartbeat), JobError::Ranks(RankError::Aborted { .. })) =
+    /// Lets all workers of the group name the peer that is silent or stuck. A worker whose call
+    /// another has aborted waits until its own heartbeat has found the peer. One whose call to a
+    /// server was aborted ends the group's calls too, where others may wait for it.
+    pub(crate) fn share_failure(&mut self, error: &JobError) {
+        let (Some(heartbeat), JobError::Ranks(RankError::Aborted { .. })) =
             (&self.heartbeat, error)
-        {
-            heartbeat.await_failed(self.worker_timeout());
+        else {
+            return;
+        };
+        heartbeat.await_failed(self.worker_timeout());
+        if let Some(group) = &mut self.group {
+            group.monitor().abort();
+            // An aborted call tells the others.
+            let _ = group.barrier();
         }
     }
 

@@ -258,6 +258,7 @@ impl Worker {
     fn begin(&mut self, is_pushing: bool) -> Result<Request, JobError> {
         self.member.set_waiting(true);
         let offered = self.offer_parameters();
+        let _ = offered.as_ref().inspect_err(|error| self.member.share_failure(error));
         self.member.set_waiting(false);
         offered?;
         let is_ready = is_pushing && self.steps == self.group_steps();

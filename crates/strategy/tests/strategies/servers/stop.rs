@@ -72,7 +72,7 @@ fn workers_end_once_all_have_said_so() {
     let has_ended = Mutex::new(has_ended);
     on_ranks(2, |comm: &mut Communicator| {
         let comm = comm.duplicate().unwrap();
-        let layout = Layout { worker_timeout: Duration::from_secs(1), ..Layout::new(1) };
+        let layout = Layout { worker_timeout: Duration::from_secs(3), ..Layout::new(1) };
         let member = Member::new(comm, layout, JobConfig::default()).unwrap();
         if let Role::Server(_) = member.role() {
             let (policy, optimizer) = (Policy::Synchronous { backups: 0 }, Optimizer::SGD);

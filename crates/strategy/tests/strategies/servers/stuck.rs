@@ -14,7 +14,8 @@ use strategy::{
 
 use crate::network::{Network, part};
 
-const WORKER_TIMEOUT: Duration = Duration::from_millis(500);
+/// Longer than a busy machine keeps a heartbeat from its thread.
+const WORKER_TIMEOUT: Duration = Duration::from_secs(3);
 /// The longest wait for workers that shall end.
 const LIMIT: Duration = Duration::from_secs(60);
 const WORKERS: usize = 3;
