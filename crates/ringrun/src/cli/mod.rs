@@ -132,7 +132,8 @@ struct Options {
     ///
     /// The job begins with MAX ranks, so -n may be left out. A rank that exits with another status
     /// than 0, or is killed, is started again and waits until the others let it in: their program
-    /// goes on by Communicator::shrink and lets it in by Communicator::grow.
+    /// goes on by Communicator::shrink and lets it in by Communicator::grow. Slots of -H that MAX
+    /// ranks do not need are for the ranks of a host that is lost.
     #[arg(long, value_name = "MIN:MAX", help_heading = "End of the job")]
     elastic: Option<Elastic>,
 
@@ -172,7 +173,10 @@ pub(crate) struct Request {
     pub(crate) ranks: usize,
     /// The hosts of the job, at least one.
     pub(crate) hosts: Vec<Host>,
-    /// The place of each rank, in the order of the ranks; an agent has those of its host.
+    /// The most ranks that each host may have. In an elastic job some may be free, for the ranks of
+    /// a host that is lost.
+    pub(crate) slots: Vec<usize>,
+    /// The first place of each rank, in the order of the ranks; an agent has those of its host.
     pub(crate) placements: Vec<RankPlacement>,
     /// The programs of the ranks, at least one, in the order of the ranks.
     pub(crate) programs: Vec<Program>,
@@ -213,6 +217,11 @@ impl Request {
     pub(crate) fn variable(&self, name: &str) -> Option<OsString> {
         let given = self.variables.iter().rfind(|(given, _)| given == name);
         given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(name))
+    }
+
+    /// True if hosts have free slots, to which ranks of a lost host can go.
+    pub(crate) fn has_free_slots(&self) -> bool {
+        self.slots.iter().sum::<usize>() > self.ranks
     }
 
     /// Warns the user, unless told to be quiet.
@@ -279,6 +288,7 @@ impl Options {
         Ok(Request {
             ranks,
             hosts: placed.hosts,
+            slots: placed.slots,
             placements: placed.placements,
             programs,
             variables,

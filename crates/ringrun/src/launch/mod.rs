@@ -73,8 +73,9 @@ fn run_watched(
     let secret = spawn::draw_job_secret(request)?;
     let rendezvous = Rendezvous::choose(request);
     let here = request.hosts.iter().position(|host| host.is_here);
+    let elsewhere = request.placements.iter().filter(|it| Some(it.host_number) != here).count();
     // A launcher without ranks on its own host has a spawner of none.
-    let numbers = (here.unwrap_or(usize::MAX), request.ranks);
+    let numbers = (here.unwrap_or(usize::MAX), elsewhere);
     let shared = secret.as_ref().map(OwnedFd::try_clone).transpose();
     let shared = shared.map_err(Failure::system("share the job's secret"))?;
     let job = (request, id, orphans.watcher);

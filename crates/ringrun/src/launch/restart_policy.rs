@@ -2,7 +2,7 @@
 //! A pure state machine without input or output. Laws: the job goes on while at least `min` ranks
 //! are left and one of them can admit others; no rank is restarted more than `max_restarts` times,
 //! or after it has ended as a signal told it to, or while its host is lost; no rank waits for a
-//! host that nobody seeks.
+//! host where none can be had.
 
 use std::time::Duration;
 
@@ -36,9 +36,10 @@ enum Membership {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostState {
     Reached,
-    /// The host is sought, and may come back.
+    /// The host may come back, or another one may have a slot for the rank.
     Lost,
-    /// The host has joined by itself, so that nobody can start a rank there again.
+    /// The host has joined by itself, so that nobody can start a rank there again, and no host has
+    /// free slots.
     LostForGood,
 }
 

@@ -77,21 +77,22 @@ pub(crate) struct Spawner<'a> {
 
 impl<'a> Spawner<'a> {
     /// The spawner of the host with this number, for a process that holds the streams of so many
-    /// ranks.
+    /// ranks of other hosts too.
     pub(crate) fn new(
         (request, id, watcher): (&'a Request, &'a str, &'a Watcher),
-        (host_number, held): (usize, usize),
+        (host_number, elsewhere): (usize, usize),
         secret: Option<OwnedFd>,
         rendezvous: Rendezvous,
     ) -> Result<Self, Failure> {
         let is_here = |placement: &&RankPlacement| placement.host_number == host_number;
         let ranks = request.placements.iter().filter(is_here).count();
-        let file = |(number, program): (usize, &Program)| match request
-            .placements
-            .iter()
-            .filter(is_here)
-            .any(|it| it.program == number)
-        {
+        let slots = request.slots.get(host_number).copied().unwrap_or_default();
+        let may_get_more = slots > ranks;
+        let runs_here = |program| {
+            may_get_more
+                || request.placements.iter().filter(is_here).any(|it| it.program == program)
+        };
+        let file = |(number, program): (usize, &Program)| match runs_here(number) {
             true => program::find(&program.name, &program.directory, &program.path),
             false => Ok(program.name.clone().into()),
         };
@@ -103,7 +104,7 @@ impl<'a> Spawner<'a> {
             watcher,
             secret,
             process_table: create_process_table(request, ranks),
-            descriptors: DescriptorLimit::raise(request, ranks, held)?,
+            descriptors: DescriptorLimit::raise(request, slots, slots + elsewhere)?,
             cpus: cpus::allowed()
                 .map_err(Failure::call("ask for the allowed CPUs", "sched_getaffinity"))?,
             rendezvous,
@@ -295,10 +296,14 @@ pub(super) fn draw_job_secret(request: &Request) -> Result<Option<OwnedFd>, Fail
 }
 
 /// The launcher's process table, with an entry for each start of each of so many ranks, and for
-/// each end of a rank of another host. A job that can't have one goes on without it.
+/// each end of a rank of another host; of any rank, where ranks may go to other hosts. A job that
+/// can't have one goes on without it.
 fn create_process_table(request: &Request, ranks: usize) -> Option<(Arc<ProcessTable>, OwnedFd)> {
     let restarts = request.elastic.map_or(0, |elastic| elastic.max_restarts);
     let starts = |ranks: usize| restarts.saturating_add(1).saturating_mul(ranks);
-    let far = starts(request.ranks.saturating_sub(ranks));
-    ProcessTable::create(starts(ranks), far).ok().map(|(table, fd)| (Arc::new(table), fd))
+    let (here, far) = match request.has_free_slots() {
+        true => (request.ranks, request.ranks),
+        false => (ranks, request.ranks.saturating_sub(ranks)),
+    };
+    ProcessTable::create(starts(here), starts(far)).ok().map(|(table, fd)| (Arc::new(table), fd))
 }

@@ -79,7 +79,7 @@ fn slots_left(groups: &[(Group, Placed)]) -> Result<Vec<AvailableHost>, String> 
     for host in groups.iter().flat_map(|(group, _)| &group.hosts) {
         table.add(host.clone())?;
     }
-    for (_, Placed { hosts, placements }) in groups {
+    for (_, Placed { hosts, placements, .. }) in groups {
         let numbers: Vec<_> = hosts.iter().map(|host| table.number(host)).collect();
         for number in placements.iter().filter_map(|rank| numbers[rank.host_number]) {
             let host = &mut table.hosts[number];
@@ -98,7 +98,7 @@ fn combine(groups: Vec<(Group, Placed)>) -> Result<Placed, String> {
     }
     let mut table = HostTable::default();
     let mut all = vec![];
-    for (group, Placed { hosts, placements }) in groups {
+    for (group, Placed { hosts, placements, .. }) in groups {
         let no_slots = |host| AvailableHost { host, slots: 0, is_counted: true, max_slots: None };
         let numbers = hosts.into_iter().map(|host| table.add(no_slots(host)));
         let numbers: Vec<_> = numbers.collect::<Result<_, _>>()?;
@@ -110,7 +110,10 @@ fn combine(groups: Vec<(Group, Placed)>) -> Result<Placed, String> {
     }
     all.sort_by_key(|rank| rank.program);
     let hosts: Vec<_> = table.hosts.into_iter().map(|known| known.host).collect();
-    Ok(Placed { placements: number(&hosts, all), hosts })
+    // A slot that one program leaves is none of another one's.
+    let count = |host| all.iter().filter(|rank| rank.host_number == host).count();
+    let slots = (0..hosts.len()).map(count).collect();
+    Ok(Placed { placements: number(&hosts, all), slots, hosts })
 }
 
 /// An error of these programs. The first one has the number 1 there.
@@ -144,7 +147,7 @@ mod tests {
 
     /// The host, program, local rank and local size of each rank, as "a 0 0/2".
     fn placed(shared: Group, others: &[Group]) -> Vec<String> {
-        let Placed { hosts, placements } = place_groups(shared, others.to_vec()).unwrap();
+        let Placed { hosts, placements, .. } = place_groups(shared, others.to_vec()).unwrap();
         let shown = |(number, it): (usize, &RankPlacement)| {
             assert_eq!(it.rank, number);
             let host = &hosts[it.host_number].name;

@@ -41,6 +41,11 @@ pub(crate) struct Host {
 }
 
 impl Host {
+    /// The name in messages.
+    pub(crate) fn shown_name(&self) -> String {
+        if self.is_here { here() } else { self.name.clone() }
+    }
+
     /// The name without that of a user before it, as a resolver takes it.
     pub(crate) fn without_user(&self) -> &str {
         self.name.rsplit('@').next().unwrap_or_default()

@@ -8,7 +8,6 @@
 use ringreduce::config::MAX_SIZE;
 
 use super::mapping::HostOrder;
-use super::this_host::here;
 use super::{AvailableHost, Host, RankPlacement};
 
 /// The ranks that the command line asks for.
@@ -16,17 +15,20 @@ use super::{AvailableHost, Host, RankPlacement};
 pub(super) struct Wanted {
     pub(super) ranks: Option<usize>,
     pub(super) per_host: Option<usize>,
-    /// The number of ranks where neither the command line nor a host says one.
-    pub(super) otherwise: Option<usize>,
+    /// The number of ranks with which an elastic job begins, where the command line says no other.
+    /// Hosts and slots that these leave are spare ones.
+    pub(super) elastic: Option<usize>,
     pub(super) map_by: HostOrder,
     pub(super) rank_by: HostOrder,
     pub(super) oversubscribe: bool,
 }
 
-/// The hosts that get ranks, and the host of each rank; neither is empty.
+/// The hosts of the job, and the host of each rank; neither is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cli) struct Placed {
     pub(in crate::cli) hosts: Vec<Host>,
+    /// The most ranks that each host may have while the job runs.
+    pub(in crate::cli) slots: Vec<usize>,
     pub(in crate::cli) placements: Vec<RankPlacement>,
 }
 
@@ -45,13 +47,18 @@ pub(super) fn place(hosts: &[AvailableHost], wanted: &Wanted) -> Result<Option<P
         return Err(format!("-n {ranks}: at most {MAX_SIZE} ranks are possible"));
     }
     let counts = counts(hosts, ranks, wanted)?;
-    let used = || hosts.iter().zip(&counts).filter(|&(_, &count)| count > 0);
-    let counts: Vec<_> = used().map(|(_, &count)| count).collect();
-    let hosts: Vec<_> = used().map(|(host, _)| host.host.clone()).collect();
+    let slots = hosts.iter().zip(&counts).map(|(host, &count)| match wanted.elastic {
+        None => count,
+        Some(_) => count.max(wanted.per_host.unwrap_or(host.slots).min(ranks)),
+    });
+    let used: Vec<_> = (0..).zip(slots).filter(|&(_, slots)| slots > 0).collect();
+    let slots = used.iter().map(|&(_, slots)| slots).collect();
+    let counts: Vec<_> = used.iter().map(|&(host, _)| counts[host]).collect();
+    let hosts: Vec<_> = used.iter().map(|&(host, _)| hosts[host].host.clone()).collect();
     let ranks = host_numbers(&counts, wanted.rank_by).into_iter();
     let ranks = ranks.map(|host_number| ProgramOnHost { program: 0, host_number });
     let placements = number(&hosts, ranks);
-    Ok(Some(Placed { hosts, placements }))
+    Ok(Some(Placed { hosts, slots, placements }))
 }
 
 /// The number of ranks: as given, or of all hosts, or of all slots.
@@ -62,7 +69,7 @@ fn rank_count(hosts: &[AvailableHost], wanted: &Wanted) -> Option<usize> {
     let counted = || is_counted.then(slots);
     // Several hosts without a count have one slot each, as under Open MPI.
     let uncounted = || (hosts.len() > 1).then(slots);
-    wanted.ranks.or(by_hosts).or_else(counted).or(wanted.otherwise).or_else(uncounted)
+    wanted.ranks.or(by_hosts).or(wanted.elastic).or_else(counted).or_else(uncounted)
 }
 
 /// The number of ranks of each host.
@@ -180,8 +187,7 @@ pub(super) fn number(
     hosts: &[Host],
     ranks: impl IntoIterator<Item = ProgramOnHost>,
 ) -> Vec<RankPlacement> {
-    let names: Vec<_> =
-        hosts.iter().map(|host| if host.is_here { here() } else { host.name.clone() }).collect();
+    let names: Vec<_> = hosts.iter().map(Host::shown_name).collect();
     let mut counts = vec![0; hosts.len()];
     let placement = |(rank, ProgramOnHost { program, host_number }): (usize, ProgramOnHost)| {
         let (host, local_rank) = (names[host_number].clone(), counts[host_number]);

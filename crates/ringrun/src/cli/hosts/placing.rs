@@ -16,14 +16,14 @@ use super::{AvailableHost, Host};
 use crate::failure::Failure;
 
 impl HostOptions {
-    /// Places the ranks of the first program and of `later` ones. `otherwise` is the number of
-    /// ranks of a program without others, where these options say none. `None` if there is no
+    /// Places the ranks of the first program and of `later` ones. `elastic` is the number of
+    /// ranks with which an elastic job begins. `None` if there is no
     /// number at all.
     pub(in crate::cli) fn place(
         &self,
         later: &[ProgramHosts],
         is_nested: bool,
-        otherwise: Option<usize>,
+        elastic: Option<usize>,
     ) -> Result<Option<Placed>, Failure> {
         let nodes = self.nodes()?;
         if let Some(nodes) = &nodes {
@@ -48,7 +48,7 @@ impl HostOptions {
         let wanted = wanted.map_err(Failure::Usage)?;
         if later.is_empty() {
             let ranks = count.ranks.map(NonZeroUsize::get);
-            let wanted = Wanted { ranks, otherwise, ..wanted };
+            let wanted = Wanted { ranks, elastic, ..wanted };
             return place(&shared, &wanted).map_err(Failure::Usage);
         }
         let shared = Group { programs: self.programs_without_lists(later), hosts: shared, wanted };
@@ -138,7 +138,7 @@ impl HostOptions {
         Ok(Wanted {
             ranks: None,
             per_host: per_host.map(NonZeroUsize::get),
-            otherwise: None,
+            elastic: None,
             map_by: mapping.order,
             rank_by: self.rank_by.unwrap_or(mapping.order),
             oversubscribe: self.oversubscribe || mapping.oversubscribe,

@@ -22,7 +22,7 @@ use super::mux::Mux;
 use super::redial::{ATTEMPT_LIMIT, Redial};
 use super::serve::Agent;
 use crate::cli::Request;
-use crate::cli::hosts::{Nodes, RankPlacement, endpoint_of};
+use crate::cli::hosts::{Nodes, endpoint_of};
 use crate::failure::Failure;
 use crate::launch::message::say;
 use crate::launch::orphans::{Inherited, Orphans};
@@ -240,11 +240,9 @@ fn begin(
         .map_err(|cause| Failure::no_process("start the watcher process".into(), cause))?;
     let secret = job.secret.as_ref().map(seal_secret).transpose().map_err(io::Error::other);
     let secret = secret.map_err(Failure::system("keep the job's secret"))?;
-    let is_here = |placement: &&RankPlacement| placement.host_number == job.host_number;
-    let ranks = job.request.placements.iter().filter(is_here).count();
     let spawner = Spawner::new(
         (&job.request, &name, &watcher),
-        (job.host_number, ranks),
+        (job.host_number, 0),
         secret,
         job.rendezvous.clone(),
     );

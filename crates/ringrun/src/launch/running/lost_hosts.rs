@@ -1,6 +1,6 @@
 //! Lost hosts in the launcher's loop: the launcher of an elastic job starts a new agent on each of
-//! them, and the host's ranks are let in again.
-//! Laws: a host is sought as long as one of its ranks waits for it, after pauses that grow; no rank
+//! them, and ranks that found no free slot elsewhere are let in again.
+//! Laws: lost hosts are sought as long as a rank waits for one, after pauses that grow; no rank
 //! spends a restart by that.
 
 use std::collections::BTreeMap;
@@ -32,9 +32,9 @@ impl LostHosts {
         self.0.contains_key(&host_number)
     }
 
-    /// Adds a host, which is tried at once.
+    /// Adds a host, which is tried at once unless it is sought already.
     fn add(&mut self, now: Instant, host_number: usize) {
-        self.0.insert(host_number, Attempts { failed: 0, due: Some(now) });
+        self.0.entry(host_number).or_insert(Attempts { failed: 0, due: Some(now) });
     }
 
     /// True if the host was sought.
@@ -66,16 +66,17 @@ impl LostHosts {
 }
 
 impl Running<'_> {
-    fn ranks_of_host(&self, host_number: usize) -> Vec<usize> {
+    pub(super) fn ranks_of_host(&self, host_number: usize) -> Vec<usize> {
         let placements = self.ranks.iter().map(|rank| &rank.placement);
         let own = placements.filter(|placement| placement.host_number == host_number);
         own.map(|placement| placement.rank).collect()
     }
 
-    /// Lets the restarts of a lost host's ranks wait for the host, if it can be sought.
+    /// Lets the restarts of a lost host's ranks wait for the host, if it can be sought, or for
+    /// another one's free slots.
     pub(super) fn set_host_lost(&mut self, host_number: usize) {
-        let can_be_sought = Agents::can_be_reached(self.request);
-        let lost = if can_be_sought { HostState::Lost } else { HostState::LostForGood };
+        let may_start_again = Agents::can_be_reached(self.request) || self.request.has_free_slots();
+        let lost = if may_start_again { HostState::Lost } else { HostState::LostForGood };
         self.set_host(host_number, lost);
     }
 
@@ -86,32 +87,33 @@ impl Running<'_> {
         }
     }
 
-    /// The ranks that wait for this host.
-    fn awaiting(&self, host_number: usize) -> Vec<usize> {
-        let waiting = self.restarter.as_ref().map(|it| it.policy.awaiting_host());
-        let mut waiting = waiting.unwrap_or_default();
-        waiting.retain(|&rank| self.ranks[rank].placement.host_number == host_number);
-        waiting
+    /// The ranks that wait for a lost host.
+    fn awaiting_host(&self) -> Vec<usize> {
+        self.restarter.as_ref().map(|it| it.policy.awaiting_host()).unwrap_or_default()
     }
 
-    /// Begins to seek a host whose agent is lost, if that can be done from here. Else gives up the
-    /// ranks that were to be started there again.
-    pub(super) fn seek_host(&mut self, host_number: usize) {
-        let waiting = self.awaiting(host_number);
-        if waiting.is_empty() || self.job.failure().is_some() {
+    /// Finds other places for the ranks of a lost host: free slots, and for those that are left the
+    /// lost hosts, which are sought if that can be done from here. Else gives up these ranks.
+    pub(super) fn replace_host(&mut self) {
+        if self.job.failure().is_some() {
             return;
         }
-        if Agents::can_be_reached(self.request) {
-            self.lost_hosts.add(Instant::now(), host_number);
-        } else {
+        self.use_free_slots();
+        let waiting = self.awaiting_host();
+        if !Agents::can_be_reached(self.request) {
             waiting.into_iter().for_each(|rank| self.give_up_rank(rank));
+        } else if !waiting.is_empty() {
+            let is_lost = |host: &usize| self.agents.is_lost(*host);
+            for lost in (0..self.request.hosts.len()).filter(is_lost) {
+                self.lost_hosts.add(Instant::now(), lost);
+            }
         }
     }
 
     /// Starts agents on the lost hosts for which that is due.
     pub(super) fn reach_lost_hosts(&mut self) {
         while let Some(host_number) = self.lost_hosts.take_due(Instant::now()) {
-            if self.awaiting(host_number).is_empty() {
+            if self.awaiting_host().is_empty() {
                 self.lost_hosts.remove(host_number);
                 continue;
             }
@@ -137,11 +139,17 @@ impl Running<'_> {
         if !self.lost_hosts.remove(host_number) {
             return;
         }
-        let waiting = self.awaiting(host_number);
+        let mut own = self.awaiting_host();
+        own.retain(|&rank| self.ranks[rank].placement.host_number == host_number);
         self.agents.set_back(host_number);
         self.set_host(host_number, HostState::Reached);
-        let (host, ranks) = (&self.request.hosts[host_number].name, name_ranks(&waiting));
-        self.request.warn(&format!("host {host} is back: {ranks} can be started there again"));
+        let host = &self.request.hosts[host_number].name;
+        let can_start = match own.as_slice() {
+            [] => String::new(),
+            own => format!(": {} can be started there again", name_ranks(own)),
+        };
+        self.request.warn(&format!("host {host} is back{can_start}"));
+        self.use_free_slots();
     }
 
     /// The job ends: no host is sought any more, though these ranks waited for one.

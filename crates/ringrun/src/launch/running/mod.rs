@@ -2,6 +2,7 @@
 //! what to do about each, and does it. Each file beside this one has one part of that.
 
 mod events;
+mod free_slots;
 mod hosts;
 mod lost_hosts;
 mod pmi;

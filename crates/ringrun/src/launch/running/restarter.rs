@@ -85,7 +85,11 @@ impl Running<'_> {
                     self.orphans.end(self.local_ranks(), Signal::SIGKILL, |it| it.group == group);
                 }
                 let is_host_lost = self.agents.is_lost(ended.placement.host_number);
-                let when = if is_host_lost { " once its host is back" } else { "" };
+                let when = match (is_host_lost, self.request.has_free_slots()) {
+                    (false, _) => "",
+                    (true, false) => " once its host is back",
+                    (true, true) => " once a host has a slot for it",
+                };
                 (format!("; it is started again{when} ({restarts} of {most} times)"), None)
             }
             Decision::GiveUp if policy.is_host_gone(rank) => {
@@ -206,7 +210,8 @@ impl Running<'_> {
     }
 
     fn restart(&mut self, number: usize, start: StartKind) -> io::Result<()> {
-        let placement = self.ranks[number].placement.clone();
+        let mut placement = self.ranks[number].placement.clone();
+        placement.local_size = self.ranks_of_host(placement.host_number).len();
         let started = start_rank((self.spawner, self.store), &mut self.agents, &placement, start);
         let (mut rank, streams) = match started {
             Ok(started) => started,

@@ -1,5 +1,5 @@
 //! Hosts that a job loses, with their agent or their network: the others go on, and the host's
-//! ranks are let in again once an agent of it can be started.
+//! ranks are let in again once an agent of it can be started, or a host has free slots.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::harness::send;
 /// Restarts enough for a machine that is too busy for its hosts to answer in time.
 const ELASTIC: &str = "--elastic 1:4 --max-restarts 100 -x RINGREDUCE_PEER_TIMEOUT=4";
 /// The file on the first host that ends the job.
-const OVER: &str = "/run/over";
+pub(super) const OVER: &str = "/run/over";
 /// The time in which up to 64 members agree and connect on two CPUs. More members have
 /// proportionally more.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -47,7 +47,7 @@ pub(crate) fn outlasts(evicts: bool) -> Result<()> {
             Ok(Step::Last) => return Ok(()),
             Ok(Step::Whole) => {
                 if !std::mem::replace(&mut is_up, true) {
-                    println!("\nup {} {}", launched_rank(), std::process::id());
+                    println!("\nup {}", launched_rank());
                 }
             }
             other => {
@@ -88,8 +88,8 @@ fn step(comm: &mut Communicator, all: usize, deadline: Duration) -> Result<Step>
 /// A job of as many ranks on each host, of which one host is lost.
 struct Losing<'a> {
     running: Running<'a>,
-    /// The processes of the ranks that have summed with all others.
-    up: Vec<u32>,
+    /// How many processes of each rank have summed with all others.
+    up: Vec<usize>,
 }
 
 impl<'a> Losing<'a> {
@@ -107,23 +107,32 @@ impl<'a> Losing<'a> {
     ) -> Self {
         let running = start_body_on(cluster, hosts, options, body);
         let mut losing = Self { running, up: vec![0; ranks] };
-        losing.await_processes(|up| up.iter().all(|&pid| pid > 0));
+        losing.await_processes(|up| up.iter().all(|&count| count > 0));
         losing
     }
 
-    fn await_processes(&mut self, are_there: impl Fn(&[u32]) -> bool) {
+    fn await_processes(&mut self, are_there: impl Fn(&[usize]) -> bool) {
         while !are_there(&self.up) {
-            let [rank, pid] = self.running.numbers("up ");
-            self.up[rank as usize] = pid;
+            let [rank] = self.running.numbers("up ");
+            self.up[rank as usize] += 1;
         }
     }
 
-    /// Waits until the ranks of the last host sum again, in new processes, and ends the job.
-    fn comes_back(mut self, host: usize) {
+    /// Waits until the lost ranks sum again, in new processes.
+    fn are_back(&mut self, lost: &[usize]) {
         let before = self.up.clone();
-        let per_host = before.len() / self.running.cluster.hosts.len();
-        let lost = host * per_host..(host + 1) * per_host;
-        self.await_processes(|up| lost.clone().all(|rank| up[rank] != before[rank]));
+        self.await_processes(|up| lost.iter().all(|&rank| up[rank] > before[rank]));
+    }
+
+    /// Ends the job, of which this host is to come back.
+    fn comes_back(mut self, host: usize) {
+        let per_host = self.up.len() / self.running.cluster.hosts.len();
+        let lost: Vec<_> = (host * per_host..(host + 1) * per_host).collect();
+        self.are_back(&lost);
+        self.end();
+    }
+
+    fn end(self) {
         let over = self.running.cluster.hosts[0].path(OVER);
         std::fs::write(&over, "").unwrap();
         let ended = self.running.finish();
@@ -165,6 +174,40 @@ fn ranks_come_back_with_the_network_of_their_host() {
     losing.running.error_line("host h1 can't be reached yet");
     cluster.mend(1);
     losing.comes_back(1);
+}
+
+/// The ranks of a host that is cut off go to one that had none so far. Once this one is lost too,
+/// they go to the first one of the two that comes back.
+#[test]
+fn the_ranks_of_a_lost_host_go_to_free_slots() {
+    let test = "lost_hosts::the_ranks_of_a_lost_host_go_to_free_slots";
+    let Some(cluster) = cluster(test, 3) else { return };
+    let of_two = ("outlasts evicts", 4);
+    let mut losing = Losing::start_on(&cluster, "h0:2,h1:2,h2:2", ELASTIC, of_two);
+    cluster.cut(1);
+    losing.running.error_line("started again once a host has a slot for it");
+    losing.running.error_line("ranks 2-3 go to free slots of host h2");
+    losing.are_back(&[2, 3]);
+    cluster.stop_sshd(2);
+    send(losing.running.process(2, "ringrun", "--agent"), Signal::SIGKILL);
+    losing.running.error_line("host h2 can't be reached yet");
+    cluster.mend(1);
+    losing.running.error_line("ranks 2-3 go to free slots of host h1");
+    losing.are_back(&[2, 3]);
+    losing.end();
+}
+
+#[test]
+fn the_ranks_of_a_lost_host_go_to_the_launchers_own() {
+    let test = "lost_hosts::the_ranks_of_a_lost_host_go_to_the_launchers_own";
+    let Some(cluster) = cluster(test, 2) else { return };
+    let (options, body) = (format!("{ELASTIC} --map-by node"), ("outlasts evicts", 4));
+    let mut losing = Losing::start_on(&cluster, "h0:4,h1:2", &options, body);
+    cluster.stop_sshd(1);
+    send(agent(&losing.running), Signal::SIGKILL);
+    losing.running.error_line("ranks 1,3 go to free slots of host h0");
+    losing.are_back(&[1, 3]);
+    losing.end();
 }
 
 /// The ranks of eight hosts lose one with its network: all others name it, go on without it in one

@@ -8,6 +8,7 @@ use ::harness::cluster::Cluster;
 use nix::sys::signal::Signal;
 use ringreduce::{Communicator, Result};
 
+use super::lost_hosts::OVER;
 use super::{RINGRUN, cluster};
 use crate::harness::{AS_RANK, BODY, Ended, PATIENCE, Process, myself};
 use crate::job::Job;
@@ -126,6 +127,26 @@ fn an_elastic_job_goes_on_without_a_host_that_had_joined() {
     assert_eq!(first.code, 0, "{first:?}");
     // The end of the job cancels no restart.
     assert!(!first.err.contains("the job ends without rank 1"), "{first:?}");
+}
+
+/// No remote shell reaches the lost host, and another one that has joined had no rank so far.
+#[test]
+fn ranks_of_a_host_that_had_joined_go_to_free_slots() {
+    let test = "nodes::ranks_of_a_host_that_had_joined_go_to_free_slots";
+    let Some(cluster) = cluster(test, 3) else { return };
+    let body = "outlasts evicts";
+    let script = format!("exec env '{BODY}={body}' {} {}", myself(), AS_RANK.join(" "));
+    let options = "--nnodes 3 -N 2 -n 4 --elastic 1:4";
+    let [mut first, second, third] =
+        [0, 1, 2].map(|rank| Node::start(&cluster, rank, options, &script));
+    (0..4).for_each(|_| _ = first.process.numbers::<1>("up "));
+    second.process.signal(Signal::SIGKILL);
+    assert_eq!(second.finish().code, -9);
+    first.process.error_line("ranks 2-3 go to free slots of host node2");
+    (0..2).for_each(|_| _ = first.process.numbers::<1>("up "));
+    std::fs::write(cluster.hosts[0].path(OVER), "").unwrap();
+    let ended = [first.finish(), third.finish()];
+    assert!(ended.iter().all(|it| it.code == 0), "{ended:?}");
 }
 
 /// The rank has not come to the others, which would wait for it.

@@ -5,6 +5,7 @@ use super::super::available::merge;
 use super::super::mapping::HostOrder::{Node, Slot};
 use super::super::text::mentions_of_list;
 use super::*;
+use crate::cli::hosts::here;
 
 fn hosts(list: &str) -> Vec<AvailableHost> {
     merge(mentions_of_list(list, MAX_HOSTS).unwrap(), |name| name == "here").unwrap()
@@ -28,7 +29,7 @@ fn crowded(wanted: Wanted) -> Wanted {
 
 /// The name of each rank's host, as "a a b"; "?" if nothing says how many ranks there are.
 fn placed(list: &str, wanted: &Wanted) -> Result<String, String> {
-    let Some(Placed { hosts, placements }) = place(&hosts(list), wanted)? else {
+    let Some(Placed { hosts, placements, .. }) = place(&hosts(list), wanted)? else {
         return Ok("?".into());
     };
     let name = |it: &RankPlacement| hosts[it.host_number].name.clone();
@@ -51,7 +52,7 @@ fn ranks_fill_host_by_host_or_go_around() {
         ("a,b,a", Wanted::default(), "a a b"),
         ("a,b", ranks(1), "a"),
         ("a,b:2", Wanted::default(), "a b b"),
-        ("a,b", Wanted { otherwise: Some(1), ..Wanted::default() }, "a"),
+        ("a,b", Wanted { elastic: Some(1), ..Wanted::default() }, "a"),
         // A number for each host.
         ("a,b", per_host(2), "a a b b"),
         ("a:4,b:4", per_host(2), "a a b b"),
@@ -69,7 +70,7 @@ fn ranks_fill_host_by_host_or_go_around() {
         ("here:2", ranks(3), "here here here"),
         ("here:2", Wanted::default(), "here here"),
         ("here:2", per_host(3), "here here here"),
-        ("here", Wanted { otherwise: Some(2), ..Wanted::default() }, "here here"),
+        ("here", Wanted { elastic: Some(2), ..Wanted::default() }, "here here"),
         ("far", ranks(2), "far far"),
         ("far", Wanted { ranks: Some(1), ..per_host(2) }, "far"),
     ] {
@@ -94,7 +95,7 @@ fn what_does_not_fit_is_refused_with_the_remedy() {
         ("a:1,b:2", per_host(2), "2 ranks per host are more than host a is for (1)"),
         ("here", ranks(MAX_SIZE + 1), "at most 1048576 ranks are possible"),
         ("a,b", per_host(usize::MAX), "at most 1048576 ranks are possible"),
-        ("a,b", Wanted { otherwise: Some(4), ..Wanted::default() }, "4 ranks are more than"),
+        ("a,b", Wanted { elastic: Some(4), ..Wanted::default() }, "4 ranks are more than"),
     ] {
         let error = placed(list, &wanted).unwrap_err();
         assert!(error.contains(why), "{list} {wanted:?}: {error}");
@@ -116,7 +117,7 @@ fn limits_hold_with_oversubscribe() {
 
 #[test]
 fn hosts_without_ranks_are_left_out() {
-    let Placed { hosts, placements } =
+    let Placed { hosts, placements, .. } =
         place(&hosts("a:1,here:1,c:1,d:1"), &ranks(2)).unwrap().unwrap();
     assert_eq!(hosts.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["a", "here"]);
     let name = |rank: usize| placements[rank].host.clone();
@@ -135,7 +136,7 @@ fn every_rank_is_placed_once() {
             let wanted = Wanted {
                 ranks: Some(case),
                 per_host: each,
-                otherwise: None,
+                elastic: None,
                 map_by,
                 rank_by,
                 oversubscribe,
@@ -153,6 +154,26 @@ fn every_rank_is_placed_once() {
         }
     }
     assert!(successes > 1000, "{successes}");
+}
+
+#[test]
+fn an_elastic_job_keeps_free_slots() {
+    let elastic = Wanted { elastic: Some(4), ..Wanted::default() };
+    for (list, wanted, expected) in [
+        ("a:3,b:3,c:2", elastic, "a3 b3 c2"),
+        ("a:4,b:9", elastic, "a4 b4"),
+        ("a:4,b", elastic, "a4 b1"),
+        ("a:4,b:4", by_node(elastic), "a4 b4"),
+        ("here", elastic, "here4"),
+        ("a,b,c", Wanted { ranks: Some(4), per_host: Some(2), ..elastic }, "a2 b2 c2"),
+        ("a:3,b:3,c:2", ranks(4), "a3 b1"),
+    ] {
+        let Placed { hosts, slots, placements } = place(&hosts(list), &wanted).unwrap().unwrap();
+        let found: Vec<_> =
+            hosts.iter().zip(slots).map(|(it, slots)| format!("{}{slots}", it.name)).collect();
+        assert_eq!(found.join(" "), expected, "{list}");
+        assert_eq!(placements.len(), 4, "{list}");
+    }
 }
 
 fn check(found: &Placed, ranks: usize) {
