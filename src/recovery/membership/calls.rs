@@ -36,7 +36,7 @@ impl Member {
         }
     }
 
-    fn succeed(&mut self, last: u64) {
+    pub(super) fn succeed(&mut self, last: u64) {
         // No caller waits for the outcome of other operations.
         for sequence in self.progress.next()..=last.min(self.progress.begun) {
             self.tell(Verdict::Ok(sequence));
@@ -45,7 +45,7 @@ impl Member {
         self.progress.full = self.progress.full.max(last);
     }
 
-    fn fail_rest(&mut self) {
+    pub(super) fn fail_rest(&mut self) {
         for sequence in self.progress.next()..=self.progress.begun {
             self.tell(Verdict::Failed(sequence));
         }

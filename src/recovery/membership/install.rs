@@ -58,6 +58,12 @@ impl Member {
         self.grace = None;
         self.quorum_deadline = None;
         let last = value.recovery.high;
+        if self.settings.uniform {
+            // No settlement decides operations of this epoch any more. One that has returned `Ok`
+            // at any rank has its result at all.
+            self.succeed(last.min(self.progress.full));
+            self.fail_rest();
+        }
         self.origin = Some((slot, value));
         self.known_facts.clear();
         self.ends_asked_by = Ranks::NONE;
