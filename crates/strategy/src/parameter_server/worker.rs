@@ -257,10 +257,14 @@ impl Worker {
     /// in the same step get the parameters before they go on.
     fn begin(&mut self, is_pushing: bool) -> Result<Request, JobError> {
         self.member.set_waiting(true);
-        let offered = self.offer_parameters();
-        let _ = offered.as_ref().inspect_err(|error| self.member.share_failure(error));
+        let begun = self.try_begin(is_pushing);
+        let _ = begun.as_ref().inspect_err(|error| self.member.share_failure(error));
         self.member.set_waiting(false);
-        offered?;
+        begun
+    }
+
+    fn try_begin(&mut self, is_pushing: bool) -> Result<Request, JobError> {
+        self.offer_parameters()?;
         let is_ready = is_pushing && self.steps == self.group_steps();
         let are_ready = match &mut self.member.group {
             Some(group) => share_phase(group, is_ready)?,
