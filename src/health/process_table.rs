@@ -86,12 +86,13 @@ pub struct ProcessTable(Region);
 
 impl ProcessTable {
     /// A table for so many processes of this host and so many ends of other hosts, and the
-    /// descriptor that the processes inherit.
+    /// descriptor that the processes inherit. Where there is no room for all, those of other hosts
+    /// have up to half of it.
     ///
     /// # Errors
     /// If there is no memory for the table.
     pub fn create(processes: usize, far: usize) -> Result<(Self, OwnedFd)> {
-        let local = processes.clamp(1, MAX_PROCESSES);
+        let local = processes.clamp(1, MAX_PROCESSES - far.min(MAX_PROCESSES / 2));
         let capacity = local.saturating_add(far).min(MAX_PROCESSES);
         let words = LINE + capacity * ENTRY;
         let bytes = NonZeroUsize::MIN.saturating_add(words * size_of::<u64>() - 1);

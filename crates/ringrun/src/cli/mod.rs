@@ -28,7 +28,7 @@ use crate::launch::output::Style;
 use crate::status::tcp::Service;
 use elastic::Elastic;
 use environment::Variables;
-use hosts::{Host, HostOptions, Launcher, Nodes, RankPlacement};
+use hosts::{ElasticRanks, Host, HostOptions, Launcher, Nodes, RankPlacement};
 pub(crate) use programs::Program;
 use programs::{ProgramOptions, Shared};
 use ringreduce::config::variables::ENCRYPT;
@@ -219,9 +219,14 @@ impl Request {
         given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(name))
     }
 
-    /// True if hosts have free slots, to which ranks of a lost host can go.
-    pub(crate) fn has_free_slots(&self) -> bool {
-        self.slots.iter().sum::<usize>() > self.ranks
+    /// True if the hosts have more slots than the job has ranks, for the ranks of a lost host.
+    pub(crate) fn has_spare_slots(&self) -> bool {
+        self.hosts.len() > 1 && self.slots.iter().sum::<usize>() > self.ranks
+    }
+
+    /// True if the job begins without a rank on this host.
+    pub(crate) fn is_spare(&self, host_number: usize) -> bool {
+        self.placements.iter().all(|rank| rank.host_number != host_number)
     }
 
     /// Warns the user, unless told to be quiet.
@@ -268,8 +273,9 @@ impl Options {
         self.torchrun()?;
         let is_nested = environment::check_nesting(self.nested)?;
         let (later_hosts, later) = self.first.take_later(warnings)?;
-        let most = self.elastic.map(|elastic| elastic.max);
-        let placed = self.hosts.place(&later_hosts, is_nested, most)?;
+        let start_again = self.max_restarts != Some(0);
+        let elastic = self.elastic.map(|it| ElasticRanks { count: it.max, start_again });
+        let placed = self.hosts.place(&later_hosts, is_nested, elastic)?;
         let placed = placed.ok_or_else(|| subcommands::no_ranks(self.first.program.first()))?;
         let ranks = placed.placements.len();
         let elastic = Elastic::of(self.elastic, self.max_restarts, ranks)?;

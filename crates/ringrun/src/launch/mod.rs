@@ -73,9 +73,13 @@ fn run_watched(
     let secret = spawn::draw_job_secret(request)?;
     let rendezvous = Rendezvous::choose(request);
     let here = request.hosts.iter().position(|host| host.is_here);
-    let elsewhere = request.placements.iter().filter(|it| Some(it.host_number) != here).count();
+    // Any rank may go to another host, where slots are free.
+    let own = match request.has_spare_slots() {
+        true => 0,
+        false => request.placements.iter().filter(|it| Some(it.host_number) == here).count(),
+    };
     // A launcher without ranks on its own host has a spawner of none.
-    let numbers = (here.unwrap_or(usize::MAX), elsewhere);
+    let numbers = (here.unwrap_or(usize::MAX), [own, request.ranks]);
     let shared = secret.as_ref().map(OwnedFd::try_clone).transpose();
     let shared = shared.map_err(Failure::system("share the job's secret"))?;
     let job = (request, id, orphans.watcher);

@@ -76,18 +76,17 @@ pub(crate) struct Spawner<'a> {
 }
 
 impl<'a> Spawner<'a> {
-    /// The spawner of the host with this number, for a process that holds the streams of so many
-    /// ranks of other hosts too.
+    /// The spawner of the host with this number, for a process that holds the streams of at most so
+    /// many ranks of this host, and of all.
     pub(crate) fn new(
         (request, id, watcher): (&'a Request, &'a str, &'a Watcher),
-        (host_number, elsewhere): (usize, usize),
+        (host_number, [here, all]): (usize, [usize; 2]),
         secret: Option<OwnedFd>,
         rendezvous: Rendezvous,
     ) -> Result<Self, Failure> {
         let is_here = |placement: &&RankPlacement| placement.host_number == host_number;
         let ranks = request.placements.iter().filter(is_here).count();
-        let slots = request.slots.get(host_number).copied().unwrap_or_default();
-        let may_get_more = slots > ranks;
+        let may_get_more = request.slots.get(host_number).is_some_and(|&slots| slots > ranks);
         let runs_here = |program| {
             may_get_more
                 || request.placements.iter().filter(is_here).any(|it| it.program == program)
@@ -104,7 +103,7 @@ impl<'a> Spawner<'a> {
             watcher,
             secret,
             process_table: create_process_table(request, ranks),
-            descriptors: DescriptorLimit::raise(request, slots, slots + elsewhere)?,
+            descriptors: DescriptorLimit::raise(request, here, all)?,
             cpus: cpus::allowed()
                 .map_err(Failure::call("ask for the allowed CPUs", "sched_getaffinity"))?,
             rendezvous,
@@ -301,7 +300,7 @@ pub(super) fn draw_job_secret(request: &Request) -> Result<Option<OwnedFd>, Fail
 fn create_process_table(request: &Request, ranks: usize) -> Option<(Arc<ProcessTable>, OwnedFd)> {
     let restarts = request.elastic.map_or(0, |elastic| elastic.max_restarts);
     let starts = |ranks: usize| restarts.saturating_add(1).saturating_mul(ranks);
-    let (here, far) = match request.has_free_slots() {
+    let (here, far) = match request.has_spare_slots() {
         true => (request.ranks, request.ranks),
         false => (ranks, request.ranks.saturating_sub(ranks)),
     };

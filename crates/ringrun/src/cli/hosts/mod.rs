@@ -26,6 +26,7 @@ pub(super) use named::ProgramHosts;
 pub(crate) use nodes::{Nodes, endpoint_of};
 pub(super) use options::HostOptions;
 pub(crate) use options::ReachOptions;
+pub(super) use placement::ElasticRanks;
 pub(crate) use this_host::{LOOKUP_BUDGET, here};
 
 /// More hosts than any job has.

@@ -15,12 +15,18 @@ use super::{AvailableHost, Host, RankPlacement};
 pub(super) struct Wanted {
     pub(super) ranks: Option<usize>,
     pub(super) per_host: Option<usize>,
-    /// The number of ranks with which an elastic job begins, where the command line says no other.
-    /// Hosts and slots that these leave are spare ones.
-    pub(super) elastic: Option<usize>,
+    pub(super) elastic: Option<ElasticRanks>,
     pub(super) map_by: HostOrder,
     pub(super) rank_by: HostOrder,
     pub(super) oversubscribe: bool,
+}
+
+/// The ranks with which an elastic job begins, where the command line says no other number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cli) struct ElasticRanks {
+    pub(in crate::cli) count: usize,
+    /// Lost ranks start again: on slots that the others leave, too.
+    pub(in crate::cli) start_again: bool,
 }
 
 /// The hosts of the job, and the host of each rank; neither is empty.
@@ -47,10 +53,7 @@ pub(super) fn place(hosts: &[AvailableHost], wanted: &Wanted) -> Result<Option<P
         return Err(format!("-n {ranks}: at most {MAX_SIZE} ranks are possible"));
     }
     let counts = counts(hosts, ranks, wanted)?;
-    let slots = hosts.iter().zip(&counts).map(|(host, &count)| match wanted.elastic {
-        None => count,
-        Some(_) => count.max(wanted.per_host.unwrap_or(host.slots).min(ranks)),
-    });
+    let slots = slots(hosts, &counts, wanted);
     let used: Vec<_> = (0..).zip(slots).filter(|&(_, slots)| slots > 0).collect();
     let slots = used.iter().map(|&(_, slots)| slots).collect();
     let counts: Vec<_> = used.iter().map(|&(host, _)| counts[host]).collect();
@@ -69,7 +72,8 @@ fn rank_count(hosts: &[AvailableHost], wanted: &Wanted) -> Option<usize> {
     let counted = || is_counted.then(slots);
     // Several hosts without a count have one slot each, as under Open MPI.
     let uncounted = || (hosts.len() > 1).then(slots);
-    wanted.ranks.or(by_hosts).or(wanted.elastic).or_else(counted).or_else(uncounted)
+    let elastic = wanted.elastic.map(|elastic| elastic.count);
+    wanted.ranks.or(elastic).or(by_hosts).or_else(counted).or_else(uncounted)
 }
 
 /// The number of ranks of each host.
@@ -104,6 +108,31 @@ fn counts(hosts: &[AvailableHost], ranks: usize, wanted: &Wanted) -> Result<Vec<
             hosts.len()
         )),
     }
+}
+
+/// The most ranks that each host may have, 0 if it is left out. Hosts without ranks are spare ones
+/// until all ranks of an elastic job could go to free slots.
+fn slots(hosts: &[AvailableHost], counts: &[usize], wanted: &Wanted) -> Vec<usize> {
+    let ranks: usize = counts.iter().sum();
+    if !wanted.elastic.is_some_and(|elastic| elastic.start_again) {
+        return counts.to_vec();
+    }
+    let all = hosts.iter().zip(counts).map(|(host, &count)| {
+        let most = match wanted.per_host {
+            Some(each) if host.is_counted && !wanted.oversubscribe => each.min(host.slots),
+            Some(each) => each,
+            None => host.slots,
+        };
+        count.max(most.min(ranks))
+    });
+    let mut all: Vec<_> = all.collect();
+    let used = all.iter().zip(counts).filter(|&(_, &count)| count > 0);
+    let mut free: usize = used.map(|(slots, count)| slots - count).sum();
+    for (slots, _) in all.iter_mut().zip(counts).filter(|&(_, &count)| count == 0) {
+        *slots = if free < ranks { *slots } else { 0 };
+        free += *slots;
+    }
+    all
 }
 
 /// Refuses more ranks per host than one of several hosts is for.

@@ -10,24 +10,24 @@ use super::mapping::Mapping;
 use super::named::{ProgramHosts, merged};
 use super::nodes::{self, Nodes};
 use super::options::{HostOptions, surroundings};
-use super::placement::{Placed, Wanted, place};
+use super::placement::{ElasticRanks, Placed, Wanted, place};
 use super::this_host::{ThisHost, here};
 use super::{AvailableHost, Host};
 use crate::failure::Failure;
 
 impl HostOptions {
-    /// Places the ranks of the first program and of `later` ones. `elastic` is the number of
-    /// ranks with which an elastic job begins. `None` if there is no
+    /// Places the ranks of the first program and of `later` ones. `elastic` are those of
+    /// an elastic job. `None` if there is no
     /// number at all.
     pub(in crate::cli) fn place(
         &self,
         later: &[ProgramHosts],
         is_nested: bool,
-        elastic: Option<usize>,
+        elastic: Option<ElasticRanks>,
     ) -> Result<Option<Placed>, Failure> {
         let nodes = self.nodes()?;
         if let Some(nodes) = &nodes {
-            self.check_nodes(nodes, later)?;
+            self.check_nodes((nodes, elastic), later)?;
         }
         let launcher = self.launcher(is_nested)?;
         let mut this_host = ThisHost::new(launcher == Launcher::Slurm);
@@ -57,7 +57,11 @@ impl HostOptions {
 
     /// Refuses lists of hosts beside `--nnodes`. Hosts that join by themselves are for one rank
     /// each unless a number of ranks of each is given.
-    fn check_nodes(&self, nodes: &Nodes, later: &[ProgramHosts]) -> Result<(), Failure> {
+    fn check_nodes(
+        &self,
+        (nodes, elastic): (&Nodes, Option<ElasticRanks>),
+        later: &[ProgramHosts],
+    ) -> Result<(), Failure> {
         let mut programs = std::iter::once(&self.first).chain(later);
         if let Some(program) = programs.position(|program| program.named.is_given()) {
             let why = "--nnodes says how many hosts there are: leave out -H and --hostfile";
@@ -71,6 +75,7 @@ impl HostOptions {
         let programs = std::iter::once(&self.first).chain(later);
         let ranks = programs.map(|program| program.count.ranks.map_or(0, NonZeroUsize::get));
         let ranks = ranks.fold(0, usize::saturating_add);
+        let ranks = if ranks > 0 { ranks } else { elastic.map_or(0, |elastic| elastic.count) };
         let has_place = ranks > 0 && (may_have_more || ranks <= nodes.count);
         if is_counted || has_place { Ok(()) } else { Err(nodes::no_count()) }
     }

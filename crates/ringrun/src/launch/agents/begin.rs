@@ -240,9 +240,10 @@ fn begin(
         .map_err(|cause| Failure::no_process("start the watcher process".into(), cause))?;
     let secret = job.secret.as_ref().map(seal_secret).transpose().map_err(io::Error::other);
     let secret = secret.map_err(Failure::system("keep the job's secret"))?;
+    let most = job.request.slots.get(job.host_number).copied().unwrap_or_default();
     let spawner = Spawner::new(
         (&job.request, &name, &watcher),
-        (job.host_number, 0),
+        (job.host_number, [most, most]),
         secret,
         job.rendezvous.clone(),
     );

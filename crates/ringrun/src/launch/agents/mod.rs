@@ -211,6 +211,12 @@ impl Agents {
             }
             for (host_number, news) in self.take_news() {
                 match news {
+                    AgentEvent::NotBegun(failure) if request.is_spare(host_number) => {
+                        self.miss_spare((request, host_number), &failure.to_string());
+                    }
+                    AgentEvent::Lost(why) if request.is_spare(host_number) => {
+                        self.miss_spare((request, host_number), &why);
+                    }
                     AgentEvent::NotBegun(failure) => failures.push(failure),
                     AgentEvent::Lost(why) => failures.push(Failure::Host(why)),
                     AgentEvent::NotStartedByAgent => {
@@ -221,6 +227,10 @@ impl Agents {
                     AgentEvent::Message(ToLauncher::ToldToEnd { signal }) => {
                         let signal = Signal::try_from(signal).unwrap_or(Signal::SIGTERM);
                         return Err(Failure::Interrupted(signal));
+                    }
+                    AgentEvent::Message(ToLauncher::Left(left)) => {
+                        self.set_left(host_number, left);
+                        continue;
                     }
                     // An agent that is ready has no rank yet to tell of.
                     AgentEvent::Message(_) => continue,
@@ -291,11 +301,6 @@ impl Agents {
             is_stopped: false,
         };
         Ok((process, streams))
-    }
-
-    /// True if all ranks are on this host.
-    pub(crate) fn are_none(&self) -> bool {
-        self.agents.is_empty()
     }
 
     /// True if all ranks of other hosts have ended, and no process outlived them.

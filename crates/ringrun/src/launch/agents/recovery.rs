@@ -43,6 +43,13 @@ impl Agents {
         !std::mem::replace(&mut agent.is_over, true)
     }
 
+    /// The job begins without a host that is to have no rank.
+    pub(super) fn miss_spare(&mut self, (request, host_number): (&Request, usize), why: &str) {
+        let host = &request.hosts[host_number].name;
+        request.warn(&format!("the job begins without the free slots of host {host}: {why}"));
+        self.set_over(host_number);
+    }
+
     /// The agent of this host ends soon, since a signal told it to.
     pub(crate) fn set_ending(&mut self, host_number: usize) {
         if let Some(agent) = self.of_host(host_number) {
@@ -61,6 +68,11 @@ impl Agents {
     pub(crate) fn is_lost(&self, host_number: usize) -> bool {
         let agent = self.agents.iter().find(|agent| agent.host_number == host_number);
         agent.is_some_and(|agent| !agent.starts_ranks())
+    }
+
+    /// True if the agent of this host has ended, or is lost.
+    pub(crate) fn is_over(&self, host_number: usize) -> bool {
+        self.agents.iter().any(|agent| agent.host_number == host_number && agent.is_over)
     }
 
     /// True if this launcher can start an agent again where one is lost.

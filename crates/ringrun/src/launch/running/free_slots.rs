@@ -13,28 +13,28 @@ impl Running<'_> {
     /// Gives the ranks that wait for a lost host the free slots of other ones, as far as these go.
     pub(super) fn use_free_slots(&mut self) {
         let Some(restarter) = &mut self.restarter else { return };
-        let mut waiting = restarter.policy.awaiting_host().into_iter().peekable();
-        if waiting.peek().is_none() {
+        let waiting = restarter.policy.awaiting_host();
+        if waiting.is_empty() {
             return;
         }
-        let placements: Vec<_> = self.ranks.iter().map(|rank| &rank.placement).collect();
+        let has_place = |it: &&RankPlacement| !waiting.contains(&it.rank);
+        let placements = self.ranks.iter().map(|rank| &rank.placement).filter(has_place);
+        let placements: Vec<_> = placements.collect();
         let free = free_slots(&self.request.slots, &placements, |host| !self.agents.is_lost(host));
-        for slots in free.chunk_by(|one, next| one.0 == next.0) {
-            let host_number = slots[0].0;
+        let moves: Vec<_> = waiting.into_iter().zip(free).collect();
+        for moves in moves.chunk_by(|(_, one), (_, next)| one.0 == next.0) {
+            let host_number = moves[0].1.0;
             let host = self.request.hosts[host_number].shown_name();
-            let mut moved = vec![];
-            for (rank, &(_, local_rank)) in waiting.by_ref().zip(slots) {
+            for &(rank, (_, local_rank)) in moves {
                 let placement = &mut self.ranks[rank].placement;
                 placement.host.clone_from(&host);
                 (placement.host_number, placement.local_rank) = (host_number, local_rank);
                 restarter.policy.set_host(rank, HostState::Reached);
-                moved.push(rank);
             }
-            if !moved.is_empty() {
-                let verb = if moved.len() == 1 { "goes" } else { "go" };
-                let ranks = name_ranks(&moved);
-                self.request.warn(&format!("{ranks} {verb} to free slots of host {host}"));
-            }
+            let ranks: Vec<_> = moves.iter().map(|(rank, _)| *rank).collect();
+            let verb = if ranks.len() == 1 { "goes" } else { "go" };
+            let ranks = name_ranks(&ranks);
+            self.request.warn(&format!("{ranks} {verb} to free slots of host {host}"));
         }
     }
 }

@@ -157,7 +157,7 @@ impl Running<'_> {
             self.request.warn(why);
             self.set_host_lost(host_number);
             lost.into_iter().try_for_each(|rank| self.ended(rank, killed))?;
-            self.replace_host();
+            self.replace_host(host_number);
             return Ok(());
         }
         for &rank in &lost {

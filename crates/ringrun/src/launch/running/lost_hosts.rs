@@ -1,7 +1,8 @@
 //! Lost hosts in the launcher's loop: the launcher of an elastic job starts a new agent on each of
 //! them, and ranks that found no free slot elsewhere are let in again.
-//! Laws: lost hosts are sought as long as a rank waits for one, after pauses that grow; no rank
-//! spends a restart by that.
+//! Laws: a lost host is sought until it is back or the job ends, after pauses that grow: its former
+//! agent may live, with the host's ranks, and only a new one can end them; no rank spends a restart
+//! by that.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -66,7 +67,7 @@ impl LostHosts {
 }
 
 impl Running<'_> {
-    pub(super) fn ranks_of_host(&self, host_number: usize) -> Vec<usize> {
+    fn ranks_of_host(&self, host_number: usize) -> Vec<usize> {
         let placements = self.ranks.iter().map(|rank| &rank.placement);
         let own = placements.filter(|placement| placement.host_number == host_number);
         own.map(|placement| placement.rank).collect()
@@ -75,7 +76,8 @@ impl Running<'_> {
     /// Lets the restarts of a lost host's ranks wait for the host, if it can be sought, or for
     /// another one's free slots.
     pub(super) fn set_host_lost(&mut self, host_number: usize) {
-        let may_start_again = Agents::can_be_reached(self.request) || self.request.has_free_slots();
+        let may_start_again =
+            Agents::can_be_reached(self.request) || self.request.has_spare_slots();
         let lost = if may_start_again { HostState::Lost } else { HostState::LostForGood };
         self.set_host(host_number, lost);
     }
@@ -92,31 +94,33 @@ impl Running<'_> {
         self.restarter.as_ref().map(|it| it.policy.awaiting_host()).unwrap_or_default()
     }
 
-    /// Finds other places for the ranks of a lost host: free slots, and for those that are left the
-    /// lost hosts, which are sought if that can be done from here. Else gives up these ranks.
-    pub(super) fn replace_host(&mut self) {
-        if self.job.failure().is_some() {
+    /// Gives the ranks of a lost host the free slots of others, and begins to seek the host, if
+    /// that can be done from here. Else gives up the ranks that are left.
+    pub(super) fn replace_host(&mut self, host_number: usize) {
+        // A job without ranks has no output any more.
+        if self.job.failure().is_some() || self.output.is_none() {
             return;
         }
         self.use_free_slots();
-        let waiting = self.awaiting_host();
-        if !Agents::can_be_reached(self.request) {
-            waiting.into_iter().for_each(|rank| self.give_up_rank(rank));
-        } else if !waiting.is_empty() {
-            let is_lost = |host: &usize| self.agents.is_lost(*host);
-            for lost in (0..self.request.hosts.len()).filter(is_lost) {
-                self.lost_hosts.add(Instant::now(), lost);
-            }
+        if Agents::can_be_reached(self.request) {
+            self.lost_hosts.add(Instant::now(), host_number);
+        } else {
+            self.awaiting_host().into_iter().for_each(|rank| self.give_up_rank(rank));
+        }
+    }
+
+    /// Seeks the hosts without ranks that could not be reached when the job began.
+    pub(super) fn seek_missing_hosts(&mut self) {
+        let is_over = |host: &usize| self.agents.is_over(*host);
+        let missing = (0..self.request.hosts.len()).filter(is_over);
+        if Agents::can_be_reached(self.request) {
+            missing.for_each(|host| self.lost_hosts.add(Instant::now(), host));
         }
     }
 
     /// Starts agents on the lost hosts for which that is due.
     pub(super) fn reach_lost_hosts(&mut self) {
         while let Some(host_number) = self.lost_hosts.take_due(Instant::now()) {
-            if self.awaiting_host().is_empty() {
-                self.lost_hosts.remove(host_number);
-                continue;
-            }
             let job = (self.request, self.spawner.id);
             if let Err(failure) = self.agents.reach(job, host_number, &mut self.orphans) {
                 self.not_reached(host_number, &failure.to_string());
@@ -154,13 +158,17 @@ impl Running<'_> {
 
     /// The job ends: no host is sought any more, though these ranks waited for one.
     pub(super) fn leave_lost_hosts(&mut self, waiting: &[usize]) {
-        self.lost_hosts = LostHosts::default();
+        self.seek_no_host();
         if self.job.failure().is_none() && !waiting.is_empty() {
             let ranks = name_ranks(waiting);
             self.request.warn(&format!(
                 "the job ends without {ranks}: the lost hosts did not come back before"
             ));
         }
+    }
+
+    pub(super) fn seek_no_host(&mut self) {
+        self.lost_hosts = LostHosts::default();
     }
 }
 

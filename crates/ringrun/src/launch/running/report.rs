@@ -25,6 +25,7 @@ impl Running<'_> {
     /// [`OUTPUT_GRACE`] for its reader.
     pub(super) fn drain(&mut self) -> io::Result<OutputStatus> {
         let Some(output) = self.output.take() else { return Ok(OutputStatus::default()) };
+        self.seek_no_host();
         // Ranks that can't be killed are not served any more.
         (0..self.ranks.len()).try_for_each(|rank| self.close_pmi(rank))?;
         let failure = self.job.failure();

@@ -85,7 +85,7 @@ impl Running<'_> {
                     self.orphans.end(self.local_ranks(), Signal::SIGKILL, |it| it.group == group);
                 }
                 let is_host_lost = self.agents.is_lost(ended.placement.host_number);
-                let when = match (is_host_lost, self.request.has_free_slots()) {
+                let when = match (is_host_lost, self.request.has_spare_slots()) {
                     (false, _) => "",
                     (true, false) => " once its host is back",
                     (true, true) => " once a host has a slot for it",
@@ -155,7 +155,8 @@ impl Running<'_> {
         }
         while let Some(Excluded { launched, pid, is_evicted }) = self.store.next_excluded() {
             // The pid of a program that a script runs; where all ranks are here, it is one of here.
-            let is_here = launched == 0 && pid != 0 && self.agents.are_none();
+            let all_here = || self.ranks.iter().all(|rank| rank.here().is_some());
+            let is_here = launched == 0 && pid != 0 && all_here();
             let group = is_here.then(|| getpgid(Some(Pid::from_raw(pid.cast_signed()))).ok());
             let group = group.flatten().map(|group| group.as_raw().cast_unsigned());
             let is_it = |rank: &Rank| {
@@ -211,7 +212,10 @@ impl Running<'_> {
 
     fn restart(&mut self, number: usize, start: StartKind) -> io::Result<()> {
         let mut placement = self.ranks[number].placement.clone();
-        placement.local_size = self.ranks_of_host(placement.host_number).len();
+        // A rank that has gone to another host may have left a local rank free.
+        let of_host = self.ranks.iter().map(|rank| &rank.placement);
+        let of_host = of_host.filter(|it| it.host_number == placement.host_number);
+        placement.local_size = of_host.map(|it| it.local_rank + 1).max().unwrap_or(1);
         let started = start_rank((self.spawner, self.store), &mut self.agents, &placement, start);
         let (mut rank, streams) = match started {
             Ok(started) => started,

@@ -68,7 +68,7 @@ impl<'a> Running<'a> {
             .map_err(Failure::system("wait for the ranks"))?;
         let origin = |it: &RankPlacement| RankOrigin { program: it.program, host: it.host_number };
         let origins: Vec<_> = request.placements.iter().map(origin).collect();
-        Ok(Self {
+        let mut running = Self {
             request,
             spawner,
             store,
@@ -88,7 +88,9 @@ impl<'a> Running<'a> {
             lost_hosts: LostHosts::default(),
             stopped: StoppedRanks::default(),
             terminal: Terminal::of_stdin(),
-        })
+        };
+        running.seek_missing_hosts();
+        Ok(running)
     }
 }
 

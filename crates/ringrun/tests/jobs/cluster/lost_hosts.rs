@@ -177,13 +177,16 @@ fn ranks_come_back_with_the_network_of_their_host() {
 }
 
 /// The ranks of a host that is cut off go to one that had none so far. Once this one is lost too,
-/// they go to the first one of the two that comes back.
+/// they go to the first one of the two that comes back. A host without ranks may be down when the
+/// job begins.
 #[test]
 fn the_ranks_of_a_lost_host_go_to_free_slots() {
     let test = "lost_hosts::the_ranks_of_a_lost_host_go_to_free_slots";
-    let Some(cluster) = cluster(test, 3) else { return };
+    let Some(cluster) = cluster(test, 4) else { return };
+    cluster.stop_sshd(3);
     let of_two = ("outlasts evicts", 4);
-    let mut losing = Losing::start_on(&cluster, "h0:2,h1:2,h2:2", ELASTIC, of_two);
+    let mut losing = Losing::start_on(&cluster, "h0:2,h1:2,h2:2,h3:2", ELASTIC, of_two);
+    losing.running.error_line("the job begins without the free slots of host h3");
     cluster.cut(1);
     losing.running.error_line("started again once a host has a slot for it");
     losing.running.error_line("ranks 2-3 go to free slots of host h2");
@@ -208,6 +211,34 @@ fn the_ranks_of_a_lost_host_go_to_the_launchers_own() {
     losing.running.error_line("ranks 1,3 go to free slots of host h0");
     losing.are_back(&[1, 3]);
     losing.end();
+}
+
+/// The ranks of a host go to two others. A stopped agent can't end those that it has started, which
+/// run on until a new agent ends them.
+#[test]
+fn the_ranks_of_a_stopped_agent_go_to_free_slots() {
+    let test = "lost_hosts::the_ranks_of_a_stopped_agent_go_to_free_slots";
+    let Some(cluster) = cluster(test, 4) else { return };
+    let of_two = ("outlasts evicts", 4);
+    let mut losing = Losing::start_on(&cluster, "h0:2,h1:2,h2:1,h3:1", ELASTIC, of_two);
+    send(agent(&losing.running), Signal::SIGSTOP);
+    losing.running.error_line("rank 2 goes to free slots of host h2");
+    losing.running.error_line("rank 3 goes to free slots of host h3");
+    losing.running.error_line("host h1 is back");
+    losing.are_back(&[2, 3]);
+    losing.end();
+}
+
+/// A host without ranks tells that nothing is left there, as others do.
+#[test]
+fn free_slots_do_not_delay_the_end() {
+    let test = "lost_hosts::free_slots_do_not_delay_the_end";
+    let Some(cluster) = cluster(test, 3) else { return };
+    let mut running = start_script(&cluster, "h0:1,h1:1,h2:1", "--elastic 1:2", "echo up; read _");
+    running.await_lines("up", 2);
+    running.signal(Signal::SIGINT);
+    let ended = running.finish_within(PROMPT);
+    assert_eq!(ended.code, 130, "{ended:?}");
 }
 
 /// The ranks of eight hosts lose one with its network: all others name it, go on without it in one

@@ -19,6 +19,11 @@ fn per_host(each: usize) -> Wanted {
     Wanted { per_host: Some(each), ..Wanted::default() }
 }
 
+fn elastic(count: usize) -> Wanted {
+    let elastic = Some(ElasticRanks { count, start_again: true });
+    Wanted { elastic, ..Wanted::default() }
+}
+
 fn by_node(wanted: Wanted) -> Wanted {
     Wanted { map_by: Node, rank_by: Node, ..wanted }
 }
@@ -52,7 +57,7 @@ fn ranks_fill_host_by_host_or_go_around() {
         ("a,b,a", Wanted::default(), "a a b"),
         ("a,b", ranks(1), "a"),
         ("a,b:2", Wanted::default(), "a b b"),
-        ("a,b", Wanted { elastic: Some(1), ..Wanted::default() }, "a"),
+        ("a,b", elastic(1), "a"),
         // A number for each host.
         ("a,b", per_host(2), "a a b b"),
         ("a:4,b:4", per_host(2), "a a b b"),
@@ -70,7 +75,7 @@ fn ranks_fill_host_by_host_or_go_around() {
         ("here:2", ranks(3), "here here here"),
         ("here:2", Wanted::default(), "here here"),
         ("here:2", per_host(3), "here here here"),
-        ("here", Wanted { elastic: Some(2), ..Wanted::default() }, "here here"),
+        ("here", elastic(2), "here here"),
         ("far", ranks(2), "far far"),
         ("far", Wanted { ranks: Some(1), ..per_host(2) }, "far"),
     ] {
@@ -95,7 +100,7 @@ fn what_does_not_fit_is_refused_with_the_remedy() {
         ("a:1,b:2", per_host(2), "2 ranks per host are more than host a is for (1)"),
         ("here", ranks(MAX_SIZE + 1), "at most 1048576 ranks are possible"),
         ("a,b", per_host(usize::MAX), "at most 1048576 ranks are possible"),
-        ("a,b", Wanted { elastic: Some(4), ..Wanted::default() }, "4 ranks are more than"),
+        ("a,b", elastic(4), "4 ranks are more than"),
     ] {
         let error = placed(list, &wanted).unwrap_err();
         assert!(error.contains(why), "{list} {wanted:?}: {error}");
@@ -158,7 +163,9 @@ fn every_rank_is_placed_once() {
 
 #[test]
 fn an_elastic_job_keeps_free_slots() {
-    let elastic = Wanted { elastic: Some(4), ..Wanted::default() };
+    let elastic = elastic(4);
+    let again = ElasticRanks { count: 4, start_again: false };
+    let never_again = Wanted { elastic: Some(again), ..elastic };
     for (list, wanted, expected) in [
         ("a:3,b:3,c:2", elastic, "a3 b3 c2"),
         ("a:4,b:9", elastic, "a4 b4"),
@@ -167,6 +174,11 @@ fn an_elastic_job_keeps_free_slots() {
         ("here", elastic, "here4"),
         ("a,b,c", Wanted { ranks: Some(4), per_host: Some(2), ..elastic }, "a2 b2 c2"),
         ("a:3,b:3,c:2", ranks(4), "a3 b1"),
+        // Slots for all ranks once more are enough.
+        ("a:4,b:3,c:3,d:3", elastic, "a4 b3 c3"),
+        ("a:4,b:1", Wanted { per_host: Some(4), ..elastic }, "a4 b1"),
+        ("a,b,c,d", Wanted { per_host: Some(2), ..elastic }, "a2 b2 c2 d2"),
+        ("a:3,b:3,c:2", never_again, "a3 b1"),
     ] {
         let Placed { hosts, slots, placements } = place(&hosts(list), &wanted).unwrap().unwrap();
         let found: Vec<_> =
