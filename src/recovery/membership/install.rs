@@ -59,9 +59,12 @@ impl Member {
         self.quorum_deadline = None;
         let last = value.recovery.high;
         if self.settings.uniform {
-            // No settlement decides operations of this epoch any more. One that has returned `Ok`
-            // at any rank has its result at all.
-            self.succeed(last.min(self.progress.full));
+            // No settlement decides operations of this epoch any more. One without a result here
+            // has returned `Ok` nowhere; one with a result may have, and its caller does not learn
+            // of it.
+            let full = self.progress.full;
+            self.succeed(last.min(full));
+            self.progress.done = self.progress.done.max(full);
             self.fail_rest();
         }
         self.origin = Some((slot, value));

@@ -130,7 +130,12 @@ impl RestartPolicy {
         Some((lost.end, decision))
     }
 
-    /// The ranks that are restarted once their host is back.
+    /// True if the rank runs, or may be started again.
+    pub(crate) fn may_run(&self, rank: usize) -> bool {
+        !matches!(self.ranks[rank].membership, Membership::Ended | Membership::GivenUp)
+    }
+
+    /// The ranks that are restarted once their host is back, or another one has a slot.
     pub(crate) fn awaiting_host(&self) -> Vec<usize> {
         let mut waiting = self.ranks_where(|it| matches!(it, Membership::RestartDue(..)));
         waiting.retain(|&rank| self.ranks[rank].host != HostState::Reached);

@@ -76,8 +76,8 @@ pub(crate) struct Spawner<'a> {
 }
 
 impl<'a> Spawner<'a> {
-    /// The spawner of the host with this number, for a process that holds the streams of at most so
-    /// many ranks of this host, and of all.
+    /// The spawner of the host with this number, for a process that holds the streams of so many
+    /// ranks that stay on this host, where they take fewer descriptors, and of so many in all.
     pub(crate) fn new(
         (request, id, watcher): (&'a Request, &'a str, &'a Watcher),
         (host_number, [here, all]): (usize, [usize; 2]),

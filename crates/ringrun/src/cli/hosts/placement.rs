@@ -16,6 +16,8 @@ pub(super) struct Wanted {
     pub(super) ranks: Option<usize>,
     pub(super) per_host: Option<usize>,
     pub(super) elastic: Option<ElasticRanks>,
+    /// No host of an elastic job is left out: all join by themselves.
+    pub(super) keeps_hosts: bool,
     pub(super) map_by: HostOrder,
     pub(super) rank_by: HostOrder,
     pub(super) oversubscribe: bool,
@@ -123,13 +125,13 @@ fn slots(hosts: &[AvailableHost], counts: &[usize], wanted: &Wanted) -> Vec<usiz
             Some(each) => each,
             None => host.slots,
         };
-        count.max(most.min(ranks))
+        count.max(most.min(host.max_slots.unwrap_or(most)).min(ranks))
     });
     let mut all: Vec<_> = all.collect();
     let used = all.iter().zip(counts).filter(|&(_, &count)| count > 0);
     let mut free: usize = used.map(|(slots, count)| slots - count).sum();
     for (slots, _) in all.iter_mut().zip(counts).filter(|&(_, &count)| count == 0) {
-        *slots = if free < ranks { *slots } else { 0 };
+        *slots = if free < ranks || wanted.keeps_hosts { *slots } else { 0 };
         free += *slots;
     }
     all

@@ -16,8 +16,8 @@ use super::{AvailableHost, Host};
 use crate::failure::Failure;
 
 impl HostOptions {
-    /// Places the ranks of the first program and of `later` ones. `elastic` are those of
-    /// an elastic job. `None` if there is no
+    /// Places the ranks of the first program and of `later` ones. `elastic` is the number
+    /// of ranks with which an elastic job begins. `None` if there is no
     /// number at all.
     pub(in crate::cli) fn place(
         &self,
@@ -48,7 +48,7 @@ impl HostOptions {
         let wanted = wanted.map_err(Failure::Usage)?;
         if later.is_empty() {
             let ranks = count.ranks.map(NonZeroUsize::get);
-            let wanted = Wanted { ranks, elastic, ..wanted };
+            let wanted = Wanted { ranks, elastic, keeps_hosts: nodes.is_some(), ..wanted };
             return place(&shared, &wanted).map_err(Failure::Usage);
         }
         let shared = Group { programs: self.programs_without_lists(later), hosts: shared, wanted };
@@ -144,6 +144,7 @@ impl HostOptions {
             ranks: None,
             per_host: per_host.map(NonZeroUsize::get),
             elastic: None,
+            keeps_hosts: false,
             map_by: mapping.order,
             rank_by: self.rank_by.unwrap_or(mapping.order),
             oversubscribe: self.oversubscribe || mapping.oversubscribe,

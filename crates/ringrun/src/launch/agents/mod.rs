@@ -194,6 +194,8 @@ impl Agents {
         let mut missing: Vec<_> = self.agents.iter().map(|agent| agent.host_number).collect();
         let (mut failures, mut deadline) = (vec![], None);
         let mut progress = Progress::of(request);
+        // A host that joins by itself does so once.
+        let is_spare = |host| Self::can_be_reached(request) && request.is_spare(host);
         while !missing.is_empty() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
             let fds = self.awake().into_iter().chain([signals.descriptor.as_fd()]);
             let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
@@ -211,10 +213,10 @@ impl Agents {
             }
             for (host_number, news) in self.take_news() {
                 match news {
-                    AgentEvent::NotBegun(failure) if request.is_spare(host_number) => {
+                    AgentEvent::NotBegun(failure) if is_spare(host_number) => {
                         self.miss_spare((request, host_number), &failure.to_string());
                     }
-                    AgentEvent::Lost(why) if request.is_spare(host_number) => {
+                    AgentEvent::Lost(why) if is_spare(host_number) => {
                         self.miss_spare((request, host_number), &why);
                     }
                     AgentEvent::NotBegun(failure) => failures.push(failure),

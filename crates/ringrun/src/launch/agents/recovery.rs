@@ -46,7 +46,10 @@ impl Agents {
     /// The job begins without a host that is to have no rank.
     pub(super) fn miss_spare(&mut self, (request, host_number): (&Request, usize), why: &str) {
         let host = &request.hosts[host_number].name;
-        request.warn(&format!("the job begins without the free slots of host {host}: {why}"));
+        request.warn(&format!(
+            "the job begins without the free slots of host {host}, which is tried again until the \
+             job ends: {why}"
+        ));
         self.set_over(host_number);
     }
 

@@ -17,7 +17,8 @@ impl Running<'_> {
         if waiting.is_empty() {
             return;
         }
-        let has_place = |it: &&RankPlacement| !waiting.contains(&it.rank);
+        let has_place =
+            |it: &&RankPlacement| !waiting.contains(&it.rank) && restarter.policy.may_run(it.rank);
         let placements = self.ranks.iter().map(|rank| &rank.placement).filter(has_place);
         let placements: Vec<_> = placements.collect();
         let free = free_slots(&self.request.slots, &placements, |host| !self.agents.is_lost(host));

@@ -112,9 +112,8 @@ impl Running<'_> {
     /// Seeks the hosts without ranks that could not be reached when the job began.
     pub(super) fn seek_missing_hosts(&mut self) {
         let is_over = |host: &usize| self.agents.is_over(*host);
-        let missing = (0..self.request.hosts.len()).filter(is_over);
-        if Agents::can_be_reached(self.request) {
-            missing.for_each(|host| self.lost_hosts.add(Instant::now(), host));
+        for missing in (0..self.request.hosts.len()).filter(is_over) {
+            self.lost_hosts.fail(Instant::now(), missing);
         }
     }
 
@@ -145,6 +144,11 @@ impl Running<'_> {
         }
         let mut own = self.awaiting_host();
         own.retain(|&rank| self.ranks[rank].placement.host_number == host_number);
+        if self.request.has_spare_slots() {
+            // No rank of the job runs there, and others may have gone to another host for good.
+            let local_ranks = own.iter().zip(0..);
+            local_ranks.for_each(|(&rank, at)| self.ranks[rank].placement.local_rank = at);
+        }
         self.agents.set_back(host_number);
         self.set_host(host_number, HostState::Reached);
         let host = &self.request.hosts[host_number].name;

@@ -215,7 +215,8 @@ impl Running<'_> {
         // A rank that has gone to another host may have left a local rank free.
         let of_host = self.ranks.iter().map(|rank| &rank.placement);
         let of_host = of_host.filter(|it| it.host_number == placement.host_number);
-        placement.local_size = of_host.map(|it| it.local_rank + 1).max().unwrap_or(1);
+        let highest = of_host.map(|it| it.local_rank).max();
+        placement.local_size = highest.map_or(1, |highest| highest + 1);
         let started = start_rank((self.spawner, self.store), &mut self.agents, &placement, start);
         let (mut rank, streams) = match started {
             Ok(started) => started,

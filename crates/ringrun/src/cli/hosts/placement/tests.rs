@@ -142,6 +142,7 @@ fn every_rank_is_placed_once() {
                 ranks: Some(case),
                 per_host: each,
                 elastic: None,
+                keeps_hosts: false,
                 map_by,
                 rank_by,
                 oversubscribe,
@@ -176,6 +177,7 @@ fn an_elastic_job_keeps_free_slots() {
         ("a:3,b:3,c:2", ranks(4), "a3 b1"),
         // Slots for all ranks once more are enough.
         ("a:4,b:3,c:3,d:3", elastic, "a4 b3 c3"),
+        ("a:4,b:3,c:3,d:3", Wanted { keeps_hosts: true, ..elastic }, "a4 b3 c3 d3"),
         ("a:4,b:1", Wanted { per_host: Some(4), ..elastic }, "a4 b1"),
         ("a,b,c,d", Wanted { per_host: Some(2), ..elastic }, "a2 b2 c2 d2"),
         ("a:3,b:3,c:2", never_again, "a3 b1"),
