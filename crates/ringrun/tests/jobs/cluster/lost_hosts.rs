@@ -234,7 +234,8 @@ fn the_ranks_of_a_stopped_agent_go_to_free_slots() {
 fn free_slots_do_not_delay_the_end() {
     let test = "lost_hosts::free_slots_do_not_delay_the_end";
     let Some(cluster) = cluster(test, 3) else { return };
-    let mut running = start_script(&cluster, "h0:1,h1:1,h2:1", "--elastic 1:2", "echo up; read _");
+    let mut running =
+        start_script(&cluster, "h0:1,h1:1,h2:1", "--elastic 1:2", "echo up; exec sleep 1000");
     running.await_lines("up", 2);
     running.signal(Signal::SIGINT);
     let ended = running.finish_within(PROMPT);
