@@ -1,8 +1,8 @@
 //! `--elastic`: which lost ranks are started again, when, and what a loss means for the job.
 //! A pure state machine without input or output. Laws: the job goes on while at least `min` ranks
 //! are left and one of them can admit others; no rank is restarted more than `max_restarts` times,
-//! or after it has ended as a signal told it to, or while its host is lost; no rank waits for a
-//! host where none can be had.
+//! or after it has ended as a signal told it to, or while its host is lost; no rank waits where
+//! its host is not sought and no other one has a free slot.
 
 use std::time::Duration;
 

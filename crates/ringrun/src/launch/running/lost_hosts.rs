@@ -145,7 +145,8 @@ impl Running<'_> {
         let mut own = self.awaiting_host();
         own.retain(|&rank| self.ranks[rank].placement.host_number == host_number);
         if self.request.has_spare_slots() {
-            // No rank of the job runs there, and others may have gone to another host for good.
+            // No rank of the job runs there, and local ranks below these may have gone elsewhere:
+            // programs take it that a host has a local rank 0.
             let local_ranks = own.iter().zip(0..);
             local_ranks.for_each(|(&rank, at)| self.ranks[rank].placement.local_rank = at);
         }
