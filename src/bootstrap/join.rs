@@ -45,6 +45,10 @@ impl Joiner {
     pub(crate) fn ticket(&self) -> u64 {
         self.number
     }
+
+    fn job_rank(&self) -> u32 {
+        self.record.peer.job_rank
+    }
 }
 
 /// The message of a joiner: the addresses of its TCP listeners, and its record.
@@ -83,7 +87,10 @@ impl Bootstrap {
     }
 
     /// The joiners that can be admitted, as a list for all members. Others are refused with the
-    /// reason. The list is empty if this rank's store is not a launcher's.
+    /// reason, but for those whose rank a member has: they wait until the members have noticed that
+    /// it has ended, or go on without it. A host that the launcher has lost may live, with its
+    /// ranks, when others take their place. The list is empty if this rank's store is not a
+    /// launcher's.
     ///
     /// # Errors
     /// If the launcher does not answer until `deadline`, or for ten seconds.
@@ -94,10 +101,16 @@ impl Bootstrap {
             .queue_request(FrameKind::ListJoiners, &[], Duration::ZERO, deadline)?
             .unwrap_or_default();
         let mut admissible = Encoder::default();
-        for Joiner { number: ticket, record } in decode_joiners(&list)? {
-            match self.check_admissible(&record) {
+        let joiners = decode_joiners(&list)?;
+        let has_member = |rank| self.peers.iter().any(|peer| peer.job_rank == rank);
+        // A host that the launcher has just lost may have a joiner for the same rank.
+        let newest = joiners.chunk_by(|one, next| one.job_rank() == next.job_rank());
+        let newest = newest.filter_map(<[Joiner]>::last);
+        let with_place = newest.filter(|joiner| !has_member(joiner.job_rank()));
+        for Joiner { number: ticket, record } in with_place {
+            match self.check_admissible(record) {
                 Ok(()) => {
-                    admissible = admissible.u64(ticket).counted_bytes(&joiner_message(&record))
+                    admissible = admissible.u64(*ticket).counted_bytes(&joiner_message(record))
                 }
                 Err(error) => {
                     let (ticket, answer) = (ticket.to_string(), encode_error(&error, self.rank));

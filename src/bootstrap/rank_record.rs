@@ -54,6 +54,7 @@ impl RankRecord {
             job: getrandom::u64().unwrap_or_default(),
             peer: PeerInfo {
                 rank: config.rank,
+                job_rank: config.rank as u32,
                 host: host_name().into(),
                 identity: host_identity().into(),
                 pid: process::id(),

@@ -31,6 +31,8 @@ pub enum LinkKind {
 pub struct PeerInfo {
     /// Its rank.
     pub rank: usize,
+    /// The rank that its launcher gave it. A process that takes its place has the same.
+    pub(super) job_rank: u32,
     /// The name of its host.
     pub host: Arc<str>,
     /// Identity of its host: equal for ranks that can share memory, different for all others.
@@ -70,8 +72,10 @@ impl PeerInfo {
         }
     }
 
-    /// Appends all that a rank publishes at once: not its number, and not its TCP addresses.
+    /// Appends all that a rank publishes at once: not its rank in this membership, and not its TCP
+    /// addresses.
     pub(super) fn encode(&self, out: Encoder) -> Encoder {
+        let out = out.u32(self.job_rank);
         let out = out.text(&self.host).text(&self.identity).u32(self.pid);
         let out = out.u32(self.cpus.count).u32(self.cpus.set);
         let out = out.text(&self.unix).u64(self.launched).u8(self.key.is_some().into());
@@ -81,6 +85,7 @@ impl PeerInfo {
     pub(super) fn decode(rank: usize, fields: &mut Decoder<'_>) -> Result<Self, Malformed> {
         Ok(Self {
             rank,
+            job_rank: fields.u32()?,
             host: fields.text()?.into(),
             identity: fields.text()?.into(),
             pid: fields.u32()?,

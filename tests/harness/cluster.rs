@@ -47,8 +47,11 @@ const START: &str = "
     mount -n --move /run/own /run
     mount -n -t tmpfs own /dev/shm
     for file in hosts passwd shadow; do mount -n --bind /run/cluster/$file /etc/$file; done
-    /usr/sbin/sshd -f /run/cluster/sshd_config -E /run/sshd/log || { cat /run/sshd/log; exit 1; }
+    $SSHD || { cat /run/sshd/log; exit 1; }
     until grep -q ':0016 .* 0A ' /proc/net/tcp; do sleep 0.01; done";
+
+/// The command that starts a server of ssh.
+const SSHD: &str = "/usr/sbin/sshd -f /run/cluster/sshd_config -E /run/sshd/log";
 
 /// Without PAM sshd asks no service of the machine, and without syslog it tells none.
 const SSHD_CONFIG: &str = "\
@@ -105,7 +108,8 @@ impl Cluster {
         let switch = Host::with_mounts("switch", MAKE_FILES)?;
         write_files(&switch, count);
         // From here on the machine has all it takes.
-        let start = |number| Host::with_processes(&name(number), &switch, START);
+        let commands = START.replace("$SSHD", SSHD);
+        let start = |number| Host::with_processes(&name(number), &switch, &commands);
         let hosts: Vec<_> = (0..count).map(start).collect::<Result<_, _>>().unwrap();
         switch.does("ip link add bridge type bridge").unwrap();
         switch.does("ip link set bridge up").unwrap();
@@ -147,6 +151,11 @@ impl Cluster {
                 thread::sleep(Duration::from_millis(1));
             }
         }
+    }
+
+    /// Starts the server of ssh again.
+    pub fn start_sshd(&self, host: usize) {
+        self.hosts[host].does(SSHD).unwrap();
     }
 
     /// Limits every cable in both directions, to `rate` as tc reads it: 1gbit.

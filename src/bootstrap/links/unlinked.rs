@@ -159,6 +159,7 @@ mod tests {
             host: "there".into(),
             identity: format!("host {rank}").into(),
             pid: 2,
+            job_rank: rank as u32,
             launched: 0,
             cpus: UsableCpus::now(),
             tcp: TcpAddresses::parse(

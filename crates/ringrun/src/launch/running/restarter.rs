@@ -116,8 +116,10 @@ impl Running<'_> {
         if let Some(end) = counted_as {
             self.handle(Event::Ended { rank, end });
         }
-        if let Decision::TooFewRanks(cause) = decision {
-            self.blame(cause);
+        match decision {
+            Decision::TooFewRanks(cause) => self.blame(cause),
+            Decision::GiveUp | Decision::ToldToEnd => self.use_free_slots(),
+            _ => {}
         }
     }
 

@@ -7,16 +7,20 @@ use std::time::Duration;
 use ::harness::cluster::Cluster;
 use ::harness::share;
 use nix::sys::signal::Signal;
-use ringreduce::{Communicator, ReduceOp, Result};
+use ringreduce::{Communicator, Error, ReduceOp, Result};
 
 use super::deaths::now;
 use super::{FOUR, PROMPT, Running, cluster, draw_all_pairs, start_body_on, start_script};
-use crate::harness::send;
+use crate::harness::{send, until};
 
 /// Restarts enough for a machine that is too busy for its hosts to answer in time.
 const ELASTIC: &str = "--elastic 1:4 --max-restarts 100 -x RINGREDUCE_PEER_TIMEOUT=4";
-/// The file on the first host that ends the job.
+/// Of a rank that has waited for long to be let in.
+const WAITS_FOR_GROW: &str = "to be let in: the members do so where they call `grow`";
+/// The file on the host of rank 0 that ends the job.
 pub(super) const OVER: &str = "/run/over";
+/// The file on a host whose ranks had no answer from the launcher.
+const UNANSWERED: &str = "/run/unanswered";
 /// The time in which up to 64 members agree and connect on two CPUs. More members have
 /// proportionally more.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -76,13 +80,21 @@ fn step(comm: &mut Communicator, all: usize, deadline: Duration) -> Result<Step>
     sum[0] = f32::from(u8::from(comm.rank() == 0 && Path::new(OVER).exists()));
     comm.all_reduce(&mut sum, ReduceOp::Sum)?;
     assert!(sum[1..].iter().all(|&it| it == size as f32), "a wrong sum");
-    if size == all {
-        return Ok(if sum[0] > 0.0 { Step::Last } else { Step::Whole });
+    if size == all && sum[0] > 0.0 {
+        return Ok(Step::Last);
     }
-    if let Some(larger) = comm.grow(deadline)? {
-        *comm = larger;
+    // Also while all are there: whoever waits then takes the place of a rank that is still there.
+    match comm.grow(deadline) {
+        Ok(Some(larger)) => {
+            assert!(size < all, "{} ranks of {all}: one is there twice", larger.size());
+            *comm = larger;
+        }
+        // The launcher's host is cut off: who is there goes on, and asks again.
+        Err(Error::Store { .. }) => std::fs::write(UNANSWERED, "").unwrap(),
+        Ok(None) => {}
+        Err(error) => return Err(error),
     }
-    Ok(Step::Smaller)
+    Ok(if size == all { Step::Whole } else { Step::Smaller })
 }
 
 /// A job of as many ranks on each host, of which one host is lost.
@@ -133,7 +145,12 @@ impl<'a> Losing<'a> {
     }
 
     fn end(self) {
-        let over = self.running.cluster.hosts[0].path(OVER);
+        self.end_by(0);
+    }
+
+    /// Ends a job whose rank 0 is on this host.
+    fn end_by(self, host: usize) {
+        let over = self.running.cluster.hosts[host].path(OVER);
         std::fs::write(&over, "").unwrap();
         let ended = self.running.finish();
         assert_eq!(ended.code, 0, "{ended:?}");
@@ -200,6 +217,22 @@ fn the_ranks_of_a_lost_host_go_to_free_slots() {
     losing.end();
 }
 
+/// Hosts wait for a launcher that is out of reach for the peer timeout and 5 s, and a rank that asks
+/// it who waits gives up after 10 s.
+#[test]
+fn ranks_go_on_while_the_launcher_is_out_of_reach() {
+    let test = "lost_hosts::ranks_go_on_while_the_launcher_is_out_of_reach";
+    let Some(cluster) = cluster(test, 3) else { return };
+    let options = format!("{ELASTIC}0");
+    let of_two = ("outlasts evicts", 4);
+    let losing = Losing::start_on(&cluster, "h1:2,h2:2", &options, of_two);
+    cluster.cut(0);
+    let unanswered = cluster.hosts[1].path(UNANSWERED);
+    until("a rank has no answer from the launcher", || unanswered.exists());
+    cluster.mend(0);
+    losing.end_by(1);
+}
+
 #[test]
 fn the_ranks_of_a_lost_host_go_to_the_launchers_own() {
     let test = "lost_hosts::the_ranks_of_a_lost_host_go_to_the_launchers_own";
@@ -214,16 +247,19 @@ fn the_ranks_of_a_lost_host_go_to_the_launchers_own() {
 }
 
 /// The ranks of a host go to two others. A stopped agent can't end those that it has started, which
-/// run on until a new agent ends them.
+/// run on until a new agent ends them: until then the others do not let in the new ones.
 #[test]
 fn the_ranks_of_a_stopped_agent_go_to_free_slots() {
     let test = "lost_hosts::the_ranks_of_a_stopped_agent_go_to_free_slots";
     let Some(cluster) = cluster(test, 4) else { return };
     let of_two = ("outlasts evicts", 4);
     let mut losing = Losing::start_on(&cluster, "h0:2,h1:2,h2:1,h3:1", ELASTIC, of_two);
+    cluster.stop_sshd(1);
     send(agent(&losing.running), Signal::SIGSTOP);
     losing.running.error_line("rank 2 goes to free slots of host h2");
     losing.running.error_line("rank 3 goes to free slots of host h3");
+    losing.running.error_line(WAITS_FOR_GROW);
+    cluster.start_sshd(1);
     losing.running.error_line("host h1 is back");
     losing.are_back(&[2, 3]);
     losing.end();
