@@ -143,9 +143,10 @@ impl Communicator {
         (connected, last): (Instant, Instant),
         evict_missing: bool,
     ) -> Result<Closing> {
-        // Members that evict one which has not voted still have to agree on that.
-        let time = if evict_missing { CLOSING_LIMIT / 2 } else { CLOSING_LIMIT };
-        let latest = last.max(connected + time);
+        // Members that evict one which has not voted still have to agree on that, and those that
+        // give up have to settle whether they may. A change may be decided after the deadline.
+        let time = CLOSING_LIMIT / 2;
+        let latest = (connected + time).clamp(last, last + time);
         let until = match evict_missing {
             true => latest.min(connected + limit_among(self.size(), time)),
             false => latest,
