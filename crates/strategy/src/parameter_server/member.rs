@@ -180,11 +180,23 @@ impl Member {
         }
     }
 
+    /// Admits the ranks that wait. Where the launcher does not answer, as on a host that is cut off
+    /// for a while, all ranks know that, and none can come.
     fn grow(&mut self, patience: Duration) -> Result<()> {
-        if let Some(larger) = self.comm.grow(patience)? {
-            self.comm = larger;
+        match self.comm.grow(patience) {
+            Ok(Some(larger)) => self.comm = larger,
+            Ok(None) | Err(Error::Store { .. }) => {}
+            Err(error) => return Err(error.into()),
         }
         Ok(())
+    }
+
+    /// The number of ranks that wait; none while the launcher does not answer.
+    pub(crate) fn queued_joiners(&self) -> Result<usize> {
+        match self.comm.queued_joiners() {
+            Err(Error::Store { .. }) => Ok(0),
+            asked => Ok(asked?),
+        }
     }
 
     /// Agrees on the roles with all ranks of the communicator, and waits for missing ranks. False
@@ -282,7 +294,7 @@ impl Member {
             let began = Instant::now();
             while queued[0] == 0 && began.elapsed() < patience {
                 std::thread::sleep(JOINER_POLL_INTERVAL);
-                queued[0] = self.comm.queued_joiners()? as u64;
+                queued[0] = self.queued_joiners()? as u64;
             }
         }
         self.comm.broadcast(&mut queued, 0)?;

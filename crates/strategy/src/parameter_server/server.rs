@@ -337,7 +337,7 @@ impl Server {
         let is_asked = self.part == 0 && self.member.is_elastic() && !self.clients.is_announced();
         if is_asked && self.asked.elapsed() >= JOINER_POLL_INTERVAL {
             self.asked = Instant::now();
-            if self.member.comm.queued_joiners()? > 0 {
+            if self.member.queued_joiners()? > 0 {
                 self.clients.announce();
             }
         }
