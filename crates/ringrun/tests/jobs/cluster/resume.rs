@@ -2,7 +2,7 @@
 //! that are out for long, connections that a NAT forgets, and hosts whose address changes. Law: the
 //! calls go on with the same bytes, and the output says so.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::job::Job;
 use crate::procfs::state;
 
 /// The file on the host of rank 0 that ends the job.
-const OVER: &str = "/run/over";
+pub(super) const OVER: &str = "/run/over";
 /// A killed rank is named by all others within this, however busy the machine is.
 const KNOWN: Duration = Duration::from_secs(15);
 
@@ -203,4 +203,74 @@ fn a_suspended_job_goes_on() {
     await_rounds(&mut running, 20);
     let said = end(&cluster, running);
     assert!(!said.contains("lost") && !said.contains("the launcher was"), "{said}");
+}
+
+/// Processes that stand still together, as in a control group of the freezer. They go on when this
+/// is dropped, since they could not end otherwise.
+struct Freezer(PathBuf);
+
+impl Freezer {
+    /// A group of these processes, and of those that they start; an error where there is no freezer.
+    fn of(name: &str, processes: &[HostProcess]) -> std::io::Result<Self> {
+        let group = format!("/sys/fs/cgroup/freezer/ringreduce-{}-{name}", std::process::id());
+        std::fs::metadata("/sys/fs/cgroup/freezer/cgroup.procs")?;
+        std::fs::create_dir(&group)?;
+        let freezer = Self(group.into());
+        for process in processes {
+            std::fs::write(freezer.0.join("cgroup.procs"), process.pid.to_string())?;
+        }
+        Ok(freezer)
+    }
+
+    fn set(&self, state: &str) {
+        let file = self.0.join("freezer.state");
+        std::fs::write(&file, state).unwrap();
+        until(state, || std::fs::read_to_string(&file).unwrap().trim() == state);
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        self.set("THAWED");
+        let all = std::fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
+        let root = "/sys/fs/cgroup/freezer/cgroup.procs";
+        all.lines().for_each(|pid| drop(std::fs::write(root, pid)));
+        drop(std::fs::remove_dir(&self.0));
+    }
+}
+
+/// The hosts stand still for longer than peers and launcher may be silent, which is 4 s and 9 s, as
+/// virtual machines that are paused one after the other: each sees the other one stand still for
+/// some of the time in which it runs itself.
+#[test]
+fn hosts_that_are_frozen_one_after_the_other_go_on() {
+    let test = "resume::hosts_that_are_frozen_one_after_the_other_go_on";
+    let Some(cluster) = cluster(test, 2) else { return };
+    let apart = Duration::from_secs(1);
+    for first in 0..share::count(1, 2) as usize {
+        let mut running = start_body(&cluster, "-x RINGREDUCE_PEER_TIMEOUT=4", "sums_until_over");
+        await_rounds(&mut running, 5);
+        let (one, other): (Vec<_>, Vec<_>) =
+            cluster.processes().into_iter().partition(|it| it.host == first);
+        let groups =
+            Freezer::of("first", &one).and_then(|it| Ok((it, Freezer::of("second", &other)?)));
+        let (one, other) = match groups {
+            Ok(groups) => groups,
+            Err(why) => {
+                skip(&format!("cluster::{test}"), &format!("no freezer: {why}"));
+                drop(end(&cluster, running));
+                return;
+            }
+        };
+        one.set("FROZEN");
+        thread::sleep(apart);
+        other.set("FROZEN");
+        thread::sleep(Duration::from_secs(12));
+        one.set("THAWED");
+        thread::sleep(apart);
+        other.set("THAWED");
+        await_rounds(&mut running, 20);
+        let said = end(&cluster, running);
+        assert!(!said.contains("lost") && !said.contains("the launcher was"), "{said}");
+    }
 }

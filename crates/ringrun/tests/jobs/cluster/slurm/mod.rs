@@ -4,8 +4,12 @@ mod setup;
 
 use std::time::{Duration, Instant};
 
+use ::harness::cluster::HostProcess;
+
 use super::GONE;
+use super::resume::OVER;
 use crate::harness::{AS_RANK, BODY, PATIENCE, RINGRUN, myself, until};
+use crate::procfs::state;
 use setup::Slurm;
 
 /// Two tasks on n0, and one on each of n1 and n2.
@@ -147,6 +151,34 @@ fn scancel_leaves_nothing() {
             slurm.job.processes().is_empty()
         });
     }
+    slurm.left_nothing();
+}
+
+/// Nodes, ranks and launcher stand still for longer than peers and launcher may be silent, which is
+/// 4 s and 9 s.
+#[test]
+fn a_suspended_job_goes_on_when_it_is_resumed() {
+    let test = "a_suspended_job_goes_on_when_it_is_resumed";
+    let Some(slurm) = Slurm::new(test, 2) else { return };
+    let options = "-x RINGREDUCE_PEER_TIMEOUT=4";
+    let sums = ranks(&format!("{RINGRUN} {options}"), "sums_until_over");
+    let script = format!("echo job $SLURM_JOB_ID\n{sums}\necho code $?");
+    let mut running = slurm.submit("--nodes=2", &script);
+    let [job] = running.numbers("job ");
+    running.await_lines("round 5", 1);
+    slurm.does(0, &format!("scontrol suspend {job}"));
+    let me = myself();
+    let is_rank = |it: &HostProcess| it.command.starts_with(&me);
+    until("all ranks stop", || {
+        let ranks: Vec<_> = slurm.cluster.processes().into_iter().filter(is_rank).collect();
+        ranks.len() == 2 && ranks.iter().all(|it| state(it.pid) == Some('T'))
+    });
+    std::thread::sleep(Duration::from_secs(12));
+    slurm.does(0, &format!("scontrol resume {job}"));
+    std::fs::write(slurm.cluster.hosts[0].path(OVER), "").unwrap();
+    let ended = running.end(PATIENCE);
+    assert!(ended.out.ends_with("code 0\n"), "{ended:?}");
+    assert!(!ended.out.contains("lost") && !ended.out.contains("the launcher was"), "{ended:?}");
     slurm.left_nothing();
 }
 

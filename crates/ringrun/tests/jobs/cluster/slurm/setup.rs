@@ -104,7 +104,7 @@ impl Slurm {
     }
 
     /// Runs a command of a daemon on a host.
-    fn does(&self, host: usize, script: &str) {
+    pub(super) fn does(&self, host: usize, script: &str) {
         let output = self.shell(host, script).output().unwrap();
         assert!(output.status.success(), "{script}: {output:?}");
     }
