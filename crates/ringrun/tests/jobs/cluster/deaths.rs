@@ -1,16 +1,19 @@
 //! The death of ranks of other hosts: it is certain, named, and others are let in for them.
 #![allow(unsafe_code)]
 
+use std::process::Command;
 use std::time::Duration;
 
-use ::harness::cluster::Cluster;
+use ::harness::cluster::{Cluster, HostProcess};
 use ::harness::share;
 use nix::sys::signal::{Signal, raise};
 use nix::time::{ClockId, clock_gettime};
 use ringreduce::{Communicator, Error, ReduceOp, Result};
 
+use super::lost_hosts::{ELASTIC, Losing};
 use super::{FOUR, cluster, draw_all_pairs, start_body, start_body_on};
-use crate::harness::Ended;
+use crate::harness::{Ended, myself, send};
+use crate::procfs::processes_with;
 use crate::ranks::bodies::SWING;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -162,4 +165,55 @@ fn killed_ranks_of_any_host_come_back() {
         let lines = ended.out.lines().filter(|line| line.ends_with(" of 4 with 6")).count();
         assert_eq!((ended.code, lines), (0, 4), "ranks {first} to {last}: {ended:?}");
     }
+}
+
+/// Processes are known by their host and the number of their start, both by the launcher and by the
+/// members that evict one.
+#[test]
+fn a_rank_is_told_apart_from_one_with_its_pid_on_another_host() {
+    let test = "deaths::a_rank_is_told_apart_from_one_with_its_pid_on_another_host";
+    let Some(cluster) = cluster(test, 3) else { return };
+    let signals = [Signal::SIGKILL, Signal::SIGSTOP].into_iter();
+    for signal in signals.take(share::count(1, 2) as usize) {
+        let (mut losing, (pid, rank)) = with_twins(&cluster);
+        send(pid, signal);
+        losing.are_back(&[rank]);
+        let starts: Vec<_> = (0..4).map(|other| 1 + usize::from(other == rank)).collect();
+        assert_eq!(losing.up, starts, "{signal}: rank {rank}");
+        losing.end_by(1);
+    }
+}
+
+/// A job of two ranks on each of h1 and h2, and a process of h2, with its rank, whose pid a rank of
+/// h1 has on its own host.
+fn with_twins(cluster: &Cluster) -> (Losing<'_>, (u32, usize)) {
+    let inner_pid = |it: &HostProcess| {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", it.pid)).unwrap();
+        let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap();
+        pids.split_whitespace().last().unwrap().to_owned()
+    };
+    // The agents' threads take numbers too, in an order that differs.
+    for _ in 0..20 {
+        for host in [1, 2] {
+            let mut next = Command::new("sh");
+            next.args(["-c", "echo 5000 > /proc/sys/kernel/ns_last_pid"]);
+            assert!(cluster.on(host, &next).status().unwrap().success());
+        }
+        let losing = Losing::start_on(cluster, "h1:2,h2:2", ELASTIC, ("outlasts evicts", 4));
+        let me = myself();
+        let ranks = cluster.processes().into_iter().filter(|it| it.command.starts_with(&me));
+        let (here, there): (Vec<_>, Vec<_>) = ranks.partition(|it| it.host == 1);
+        let pids: Vec<_> = here.iter().map(inner_pid).collect();
+        let twin = there.iter().find(|it| pids.contains(&inner_pid(it)));
+        let rank_of = |it: &HostProcess| {
+            [2, 3]
+                .into_iter()
+                .find(|&rank| processes_with(&format!("RINGREDUCE_RANK={rank}")).contains(&it.pid))
+        };
+        if let Some(twin) = twin {
+            return (losing, (twin.pid, rank_of(twin).unwrap()));
+        }
+        losing.end_by(1);
+    }
+    panic!("no rank of one host had the pid of one of the other");
 }

@@ -14,7 +14,7 @@ use super::{FOUR, PROMPT, Running, cluster, draw_all_pairs, start_body_on, start
 use crate::harness::{send, until};
 
 /// Restarts enough for a machine that is too busy for its hosts to answer in time.
-const ELASTIC: &str = "--elastic 1:4 --max-restarts 100 -x RINGREDUCE_PEER_TIMEOUT=4";
+pub(super) const ELASTIC: &str = "--elastic 1:4 --max-restarts 100 -x RINGREDUCE_PEER_TIMEOUT=4";
 /// Of a rank that has waited for long to be let in.
 const WAITS_FOR_GROW: &str = "to be let in: the members do so where they call `grow`";
 /// The file on the host of rank 0 that ends the job.
@@ -98,10 +98,10 @@ fn step(comm: &mut Communicator, all: usize, deadline: Duration) -> Result<Step>
 }
 
 /// A job of as many ranks on each host, of which one host is lost.
-struct Losing<'a> {
+pub(super) struct Losing<'a> {
     running: Running<'a>,
     /// How many processes of each rank have summed with all others.
-    up: Vec<usize>,
+    pub(super) up: Vec<usize>,
 }
 
 impl<'a> Losing<'a> {
@@ -111,7 +111,7 @@ impl<'a> Losing<'a> {
     }
 
     /// Starts the job, until all ranks have summed. A busy machine may lose a host by itself.
-    fn start_on(
+    pub(super) fn start_on(
         cluster: &'a Cluster,
         hosts: &str,
         options: &str,
@@ -131,7 +131,7 @@ impl<'a> Losing<'a> {
     }
 
     /// Waits until the lost ranks sum again, in new processes.
-    fn are_back(&mut self, lost: &[usize]) {
+    pub(super) fn are_back(&mut self, lost: &[usize]) {
         let before = self.up.clone();
         self.await_processes(|up| lost.iter().all(|&rank| up[rank] > before[rank]));
     }
@@ -149,7 +149,7 @@ impl<'a> Losing<'a> {
     }
 
     /// Ends a job whose rank 0 is on this host.
-    fn end_by(self, host: usize) {
+    pub(super) fn end_by(self, host: usize) {
         let over = self.running.cluster.hosts[host].path(OVER);
         std::fs::write(&over, "").unwrap();
         let ended = self.running.finish();
