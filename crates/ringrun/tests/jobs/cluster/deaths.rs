@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use ::harness::cluster::{Cluster, HostProcess};
+use ::harness::cluster::{Cluster, HostProcess, pid_on_host};
 use ::harness::share;
 use nix::sys::signal::{Signal, raise};
 use nix::time::{ClockId, clock_gettime};
@@ -187,11 +187,6 @@ fn a_rank_is_told_apart_from_one_with_its_pid_on_another_host() {
 /// A job of two ranks on each of h1 and h2, and a process of h2, with its rank, whose pid a rank of
 /// h1 has on its own host.
 fn with_twins(cluster: &Cluster) -> (Losing<'_>, (u32, usize)) {
-    let inner_pid = |it: &HostProcess| {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", it.pid)).unwrap();
-        let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap();
-        pids.split_whitespace().last().unwrap().to_owned()
-    };
     // The agents' threads take numbers too, in an order that differs.
     for _ in 0..20 {
         for host in [1, 2] {
@@ -203,8 +198,8 @@ fn with_twins(cluster: &Cluster) -> (Losing<'_>, (u32, usize)) {
         let me = myself();
         let ranks = cluster.processes().into_iter().filter(|it| it.command.starts_with(&me));
         let (here, there): (Vec<_>, Vec<_>) = ranks.partition(|it| it.host == 1);
-        let pids: Vec<_> = here.iter().map(inner_pid).collect();
-        let twin = there.iter().find(|it| pids.contains(&inner_pid(it)));
+        let pids: Vec<_> = here.iter().map(|it| pid_on_host(it.pid)).collect();
+        let twin = there.iter().find(|it| pids.contains(&pid_on_host(it.pid)));
         let rank_of = |it: &HostProcess| {
             [2, 3]
                 .into_iter()

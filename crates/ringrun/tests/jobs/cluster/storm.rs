@@ -1,6 +1,6 @@
 //! A storm over hosts: ranks are killed and stopped, cables are pulled out, the network falls into
-//! two parts, connections are destroyed, agents and the launcher are killed, one fault after the
-//! other on a network that loses packets, while all ranks check sums. Law: every fault is survived,
+//! two parts, connections are destroyed, agents are killed and stopped, the launcher is killed, one fault
+//! after the other on a network that loses packets, while all ranks check sums. Law: every fault is survived,
 //! no rank is named that had none, and lost ranks come back; of a job without its launcher nothing
 //! is left.
 
@@ -242,7 +242,7 @@ fn ranks_of_four_hosts_survive_a_storm() {
     let cluster = &cluster;
     let mut storm = Storm::start(cluster);
     for fault in 0..share::count(4, 300) {
-        let kind = share::random_range(0..17);
+        let kind = share::random_range(0..18);
         let host = share::random_range(0..HOSTS);
         // The first host is the launcher's.
         let other = share::random_range(1..HOSTS);
@@ -275,9 +275,11 @@ fn ranks_of_four_hosts_survive_a_storm() {
                 storm.lose_host(other, || cluster.cut(other));
                 cluster.mend(other);
             }
-            15..16 => {
+            15..17 => {
+                // The ranks of an agent that is stopped live on until its successor ends them.
+                let signal = if kind == 15 { Signal::SIGKILL } else { Signal::SIGSTOP };
                 let agent = storm.running.process(other, "ringrun", "--agent");
-                storm.lose_host(other, || send(agent, Signal::SIGKILL));
+                storm.lose_host(other, || send(agent, signal));
             }
             _ => {
                 storm.lose_launcher();
