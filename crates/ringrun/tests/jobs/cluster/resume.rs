@@ -13,7 +13,7 @@ use ::harness::{share, skip};
 use nix::sys::signal::Signal;
 use ringreduce::{Communicator, ReduceOp, Result};
 
-use super::{FOUR, Running, cluster, ringrun, start_body};
+use super::{FOUR, Running, cluster, ringrun, start_body, start_body_on};
 use crate::harness::{AS_RANK, BODY, PATIENCE, Process, myself, send, until};
 use crate::job::Job;
 use crate::procfs::state;
@@ -74,6 +74,7 @@ fn end_with(
 ) -> String {
     std::fs::write(cluster.hosts[0].path(OVER), "").unwrap();
     let ended = running.finish_with(PATIENCE, counts);
+    println!("{}", ended.err);
     assert_eq!(ended.code, 0, "{ended:?}");
     std::fs::remove_file(cluster.hosts[0].path(OVER)).unwrap();
     ended.err
@@ -109,7 +110,14 @@ fn calls_go_on_when_all_connections_of_a_host_are_destroyed() {
 fn calls_go_on_after_a_cable_was_out_for_long() {
     let test = "resume::calls_go_on_after_a_cable_was_out_for_long";
     let Some(cluster) = cluster(test, 2) else { return };
-    for (options, out) in [("", 3), ("-x RINGREDUCE_PEER_TIMEOUT=20", 8)] {
+    // Seconds, some of them most of the peer timeout, which is 5 without the option.
+    let cases = [
+        ("", 3),
+        ("-x RINGREDUCE_PEER_TIMEOUT=20", 8),
+        ("-x RINGREDUCE_ENCRYPT=1", 3),
+        ("-x RINGREDUCE_PEER_TIMEOUT=15", 12),
+    ];
+    for (options, out) in share::of(&cases, 2) {
         let mut running = start_body(&cluster, options, "sums_until_over");
         await_rounds(&mut running, 5);
         cluster.cut(1);
@@ -146,14 +154,17 @@ fn calls_go_on_through_a_nat_that_forgets_all_connections() {
 #[test]
 fn calls_go_on_though_the_address_of_a_host_changes() {
     let test = "resume::calls_go_on_though_the_address_of_a_host_changes";
-    let Some(cluster) = cluster(test, 2) else { return };
-    let mut running = start_body(&cluster, "", "sums_until_over");
-    await_rounds(&mut running, 5);
-    cluster.change_address(1);
-    await_rounds(&mut running, 20);
-    // sshd waits for its client for as long as TCP does.
-    let said = end_with(&cluster, running, |one| !one.command.starts_with("sshd: "));
-    assert!(said.contains("the link to rank ") && said.contains(" goes on after "), "{said}");
+    let Some(cluster) = cluster(test, 3) else { return };
+    for (host, options) in [(1, ""), (2, "-x RINGREDUCE_ENCRYPT=1")] {
+        let hosts = format!("h0:2,h{host}:2");
+        let mut running = start_body_on(&cluster, &hosts, options, "sums_until_over");
+        await_rounds(&mut running, 5);
+        cluster.change_address(host);
+        await_rounds(&mut running, 20);
+        // sshd waits for its client for as long as TCP does.
+        let said = end_with(&cluster, running, |one| !one.command.starts_with("sshd: "));
+        assert!(said.contains("the link to rank ") && said.contains(" goes on after "), "{said}");
+    }
 }
 
 /// Its listeners have gone with it, so the others do not wait for another connection.
