@@ -3,6 +3,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
+use std::time::Instant;
 
 use ::harness::cluster::Cluster;
 use nix::sys::signal::Signal;
@@ -45,8 +46,10 @@ fn an_agent_names_the_ranks_that_it_ends_without_its_launcher() {
     let mut running = start(&cluster, "h1:2,h0", &["sh", "-c", "echo up; exec sleep 1000"]);
     let (_, mut agent) = run_printed(&mut running, 1);
     running.await_lines("up", 3);
+    let killed = Instant::now();
     send(running.pid(), Signal::SIGKILL);
     let ended = agent.end(PATIENCE);
+    println!("the agent has ended its ranks after {:.1?}", killed.elapsed());
     let words = "the launcher was out of reach for 10s: the agent on h1 ends ranks 0-1\n";
     assert!(ended.code > 0 && ended.err.contains(words), "{ended:?}");
     assert_eq!(running.finish().code, -9);

@@ -13,6 +13,7 @@ pub(crate) mod machine;
 mod manual;
 pub(crate) mod nodes;
 pub(crate) mod resume;
+mod shown;
 mod slurm;
 pub(crate) mod storm;
 mod tree;
