@@ -2,7 +2,6 @@
 //! does not load the driver.
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Check;
@@ -27,22 +26,13 @@ pub(super) fn check(root: &Path) -> Check {
     let folders = FOLDERS.map(|folder| root.join(folder)).into_iter();
     let folders = folders.chain(env::split_paths(&named));
     // Without /sys, nothing tells of GPUs on the bus.
-    let devices = fs::read_dir(root.join("dev")).ok().filter(|_| root.join("sys/bus").is_dir());
-    let nodes = devices.map(|entries| {
-        entries.flatten().filter(|entry| is_device(&entry.file_name().to_string_lossy())).count()
-    });
+    let nodes = gpus::count_device_files(root).filter(|_| root.join("sys/bus").is_dir());
     judge(&Facts {
         gpus: gpus::read(root).len(),
         version: text(&root.join("sys/module/nvidia/version")),
         library: folders.map(|folder| folder.join(LIBRARY)).find(|file| file.exists()),
         nodes,
     })
-}
-
-/// True for `nvidia0` and so on.
-fn is_device(name: &str) -> bool {
-    let number = name.strip_prefix("nvidia").unwrap_or_default();
-    !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 struct Facts {
@@ -98,6 +88,8 @@ fn judge(facts: &Facts) -> Check {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::super::State::{Note, Ok as Fine, Unknown};
     use super::*;
 

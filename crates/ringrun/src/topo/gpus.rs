@@ -1,5 +1,6 @@
 //! NVIDIA's GPUs of a host, by the PCI bus and, for their names, by the driver's folder in /proc.
 
+use std::fs;
 use std::path::Path;
 
 use ringreduce::codec::printable;
@@ -45,6 +46,16 @@ pub(crate) fn read(root: &Path) -> Vec<Gpu> {
         Gpu { address: printable(&address), device, model, node: node(&folder) }
     };
     names(&bus).into_iter().filter(is_gpu).map(gpu).collect()
+}
+
+/// The device files of GPUs, `nvidia0` and so on; `None` if the folder of devices can't be read.
+pub(crate) fn count_device_files(root: &Path) -> Option<usize> {
+    let is_device = |name: &str| {
+        let number = name.strip_prefix("nvidia").unwrap_or_default();
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let entries = fs::read_dir(root.join("dev")).ok()?.flatten();
+    Some(entries.filter(|entry| is_device(&entry.file_name().to_string_lossy())).count())
 }
 
 impl Gpu {

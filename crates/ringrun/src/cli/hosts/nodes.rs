@@ -1,11 +1,18 @@
 //! One ringrun on each host, started by hand or by a batch system, as torchrun is: `--nnodes`,
 //! `--node-rank` and the address of the first one.
 
+use std::fmt;
+
 use clap::Args;
 
 use super::this_host::here;
 use super::{AvailableHost, Host, MAX_HOSTS};
 use crate::failure::Failure;
+
+/// The number of hosts: its option and torchrun's variable.
+const NNODES: [&str; 2] = ["--nnodes", "PET_NNODES"];
+/// The port of torchrun.
+const DEFAULT_PORT: u16 = 29500;
 
 #[derive(Debug, Default, Args)]
 pub(super) struct NodeOptions {
@@ -42,44 +49,73 @@ pub(crate) struct Nodes {
     pub(crate) port: u16,
 }
 
+/// A value of the user, with the option or the variable that has it.
+struct Given {
+    name: &'static str,
+    text: String,
+}
+
+impl fmt::Display for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let between = if self.name.starts_with("--") { ' ' } else { '=' };
+        write!(f, "{}{between}{}", self.name, self.text)
+    }
+}
+
+impl Given {
+    /// The value of an option, else that of torchrun's variable in its place.
+    fn of(
+        option: &Option<String>,
+        [flag, name]: [&'static str; 2],
+        variable: &impl Fn(&str) -> Option<String>,
+    ) -> Option<Self> {
+        let option = option.clone().map(|text| Self { name: flag, text });
+        option.or_else(|| variable(name).map(|text| Self { name, text }))
+    }
+
+    fn number(&self, text: &str, below: usize) -> Result<usize, String> {
+        let parsed = text.parse().ok().filter(|number| *number < below);
+        parsed.ok_or_else(|| format!("{self}: expected a number below {below}"))
+    }
+}
+
 impl NodeOptions {
+    /// True if the command line says how many hosts there are, or torchrun's variable does.
+    pub(super) fn are_given(&self, variable: impl Fn(&str) -> Option<String>) -> bool {
+        self.nnodes.is_some() || variable(NNODES[1]).is_some()
+    }
+
     /// The options, with `variable` in place of those that are not given; `None` for one host.
     pub(super) fn read(
         &self,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<Nodes>, String> {
-        let or = |option: &Option<String>, name| option.clone().or_else(|| variable(name));
-        let Some(count) = or(&self.nnodes, "PET_NNODES") else {
-            return match (&self.node_rank, &self.rdzv_endpoint) {
-                (Some(rank), _) if rank != "0" => {
+        let Some(given) = Given::of(&self.nnodes, NNODES, &variable) else {
+            return match &self.node_rank {
+                Some(rank) if rank != "0" => {
                     Err(format!("--node-rank {rank}: say how many hosts there are: --nnodes N"))
                 }
                 _ => Ok(None),
             };
         };
-        let count = match count.split_once(':') {
+        let count = match given.text.split_once(':') {
             Some((min, max)) if min == max => max,
             Some(_) => {
                 return Err(format!(
-                    "--nnodes {count}: no host joins later; give one number (--elastic is about \
-                     ranks)"
+                    "{given}: no host joins later; give one number (--elastic is about ranks)"
                 ));
             }
-            None => &count,
+            None => &given.text,
         };
-        let number = |text: &str, name: &str, below: usize| {
-            let parsed = text.parse().ok().filter(|number| *number < below);
-            parsed.ok_or_else(|| format!("{name} {text}: expected a number below {below}"))
-        };
-        let count = number(count, "--nnodes", MAX_HOSTS)?;
+        let count = given.number(count, MAX_HOSTS)?;
         match count {
-            0 => return Err("--nnodes 0: a job has at least one host".into()),
+            0 => return Err(format!("{given}: a job has at least one host")),
             1 => return Ok(None),
             _ => {}
         }
-        let rank = or(&self.node_rank, "PET_NODE_RANK");
+        let rank = Given::of(&self.node_rank, ["--node-rank", "PET_NODE_RANK"], &variable);
         let rank = rank.ok_or("--nnodes: give each host its --node-rank, from 0")?;
-        let rank = number(&rank, "--node-rank", count)?;
+        let rank = rank.number(&rank.text, count)?;
         let (host, port) = self.endpoint(variable)?;
         Ok(Some(Nodes { count, rank, host, port }))
     }
@@ -96,30 +132,47 @@ impl NodeOptions {
         all.into_iter().filter(|(_, value)| is_given(value)).map(|(name, _)| name).collect()
     }
 
+    /// Where host 0 listens: an endpoint, unless an address of the command line is to replace that
+    /// of a variable.
     fn endpoint(&self, variable: impl Fn(&str) -> Option<String>) -> Result<(String, u16), String> {
-        let endpoint = || variable("PET_RDZV_ENDPOINT").filter(|it| !it.is_empty());
-        let parts = || {
-            let host = self.master_addr.clone().or_else(|| variable("PET_MASTER_ADDR"))?;
-            let port = self.master_port.clone().or_else(|| variable("PET_MASTER_PORT"));
-            Some(format!("{host}:{}", port.unwrap_or_else(|| "29500".into())))
+        let names = ["--rdzv-endpoint", "PET_RDZV_ENDPOINT"];
+        let endpoint = match (&self.rdzv_endpoint, &self.master_addr) {
+            (None, Some(_)) => None,
+            (option, _) => Given::of(option, names, &variable),
         };
-        let is_given = self.master_addr.is_some();
-        let endpoint = || endpoint().filter(|_| !is_given);
-        let given = self.rdzv_endpoint.clone().or_else(endpoint).or_else(parts);
-        let given = given.ok_or("--nnodes: say where host 0 listens: --rdzv-endpoint HOST:PORT")?;
-        endpoint_of(&given).ok_or_else(|| format!("--rdzv-endpoint {given}: expected HOST:PORT"))
+        if let Some(given) = endpoint {
+            let parts = endpoint_of(&given.text);
+            return parts.ok_or_else(|| format!("{given}: expected HOST:PORT"));
+        }
+        let host = Given::of(&self.master_addr, ["--master-addr", "PET_MASTER_ADDR"], &variable);
+        let host = host.ok_or("--nnodes: say where host 0 listens: --rdzv-endpoint HOST:PORT")?;
+        let port = Given::of(&self.master_port, ["--master-port", "PET_MASTER_PORT"], &variable);
+        let number = port.as_ref().map_or(Some(DEFAULT_PORT), |port| port_of(&port.text));
+        match (without_brackets(&host.text), number, port) {
+            ("", ..) => Err(format!("{host}: expected a name or an address")),
+            (_, None, Some(port)) => Err(format!("{port}: expected a port, from 1 to 65535")),
+            (host, number, _) => Ok((host.into(), number.unwrap_or(DEFAULT_PORT))),
+        }
     }
 }
 
 /// The two parts of HOST:PORT; torchrun's port where none is given.
 pub(crate) fn endpoint_of(text: &str) -> Option<(String, u16)> {
     let (host, port) = match text.rsplit_once(':') {
-        Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, port),
-        _ => (text, "29500"),
+        Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, port_of(port)),
+        _ => (text, Some(DEFAULT_PORT)),
     };
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let port = port.parse().ok().filter(|port| *port > 0 && !host.is_empty())?;
-    Some((host.into(), port))
+    let host = without_brackets(host);
+    port.filter(|_| !host.is_empty()).map(|port| (host.into(), port))
+}
+
+fn port_of(text: &str) -> Option<u16> {
+    text.parse().ok().filter(|port| *port > 0)
+}
+
+/// An address of IPv6 without the brackets that part it from a port.
+fn without_brackets(host: &str) -> &str {
+    host.trim_start_matches('[').trim_end_matches(']')
 }
 
 impl Nodes {
@@ -161,12 +214,62 @@ mod tests {
         assert_eq!(read("2", "0", "h0"), nodes(0, "h0", 29500));
         assert_eq!(read("1", "", ""), Ok(None));
         assert_eq!(read("", "0", "h0:1"), Ok(None));
-        let set = |name: &str| {
-            let all = [("PET_NNODES", "2"), ("PET_NODE_RANK", "1"), ("PET_MASTER_ADDR", "h0")];
-            let found = all.iter().find(|(known, _)| *known == name);
+    }
+
+    /// The nodes by options, as (nnodes, master_addr), and the variables that are set.
+    fn read_with(
+        (nnodes, master_addr): (Option<&str>, Option<&str>),
+        set: &[(&str, &str)],
+    ) -> Result<Option<Nodes>, String> {
+        let [nnodes, master_addr] = [nnodes, master_addr].map(|it| it.map(str::to_owned));
+        let options = NodeOptions { nnodes, master_addr, ..Default::default() };
+        options.read(|name| {
+            let found = set.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
-        };
-        assert_eq!(NodeOptions::default().read(set), nodes(1, "h0", 29500));
+        })
+    }
+
+    const HOSTS: (&str, &str) = ("PET_NNODES", "2");
+    const RANK: (&str, &str) = ("PET_NODE_RANK", "1");
+    const ENDPOINT: (&str, &str) = ("PET_RDZV_ENDPOINT", "h1:4001");
+    const ADDRESS: (&str, &str) = ("PET_MASTER_ADDR", "h0");
+    const PORT: (&str, &str) = ("PET_MASTER_PORT", "4000");
+
+    #[test]
+    fn torchruns_variables_stand_for_options() {
+        for (options, set, host, port) in [
+            ((None, None), &[HOSTS, RANK, ADDRESS][..], "h0", 29500),
+            ((None, None), &[HOSTS, RANK, ADDRESS, PORT], "h0", 4000),
+            ((None, None), &[HOSTS, RANK, ("PET_MASTER_ADDR", "fd77::1"), PORT], "fd77::1", 4000),
+            ((None, None), &[HOSTS, RANK, ENDPOINT], "h1", 4001),
+            ((None, None), &[HOSTS, RANK, ENDPOINT, ADDRESS, PORT], "h1", 4001),
+            ((Some("2"), None), &[("PET_NNODES", "9"), RANK, ENDPOINT], "h1", 4001),
+            // The option replaces the variable's host and port.
+            ((Some("2"), Some("h7")), &[RANK, ENDPOINT], "h7", 29500),
+            ((Some("2"), Some("h7")), &[RANK, ENDPOINT, PORT], "h7", 4000),
+        ] {
+            let nodes = Nodes { count: 2, rank: 1, host: host.into(), port };
+            assert_eq!(read_with(options, set), Ok(Some(nodes)), "{options:?} {set:?}");
+        }
+        assert_eq!(read_with((Some("1"), None), &[HOSTS, RANK]), Ok(None));
+    }
+
+    #[test]
+    fn a_variable_that_does_not_fit_is_named() {
+        for (set, why) in [
+            (&[("PET_NNODES", "x")][..], "PET_NNODES=x: expected a number"),
+            (&[("PET_NNODES", "1:4")], "PET_NNODES=1:4: no host joins later"),
+            (&[HOSTS, ("PET_NODE_RANK", "2")], "PET_NODE_RANK=2: expected a number below 2"),
+            (&[HOSTS, RANK, ("PET_RDZV_ENDPOINT", "h0:x")], "PET_RDZV_ENDPOINT=h0:x: expected"),
+            (&[HOSTS, RANK, ADDRESS, ("PET_MASTER_PORT", "0")], "PET_MASTER_PORT=0: expected a"),
+            (&[HOSTS, RANK, ADDRESS, ("PET_MASTER_PORT", "x")], "PET_MASTER_PORT=x: expected a"),
+            (&[HOSTS, RANK, PORT], "say where host 0 listens"),
+        ] {
+            let error = read_with((None, None), set).unwrap_err();
+            assert!(error.contains(why), "{set:?}: {error}");
+        }
+        let error = read_with((Some("2"), Some("")), &[RANK]).unwrap_err();
+        assert_eq!(error, "--master-addr : expected a name or an address");
     }
 
     #[test]

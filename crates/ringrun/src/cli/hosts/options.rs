@@ -82,7 +82,6 @@ struct RemoteShell(Vec<String>);
 impl HostOptions {
     /// The place of this ringrun among several of one job.
     pub(in crate::cli) fn nodes(&self) -> Result<Option<Nodes>, Failure> {
-        let variable = |name: &str| std::env::var(name).ok();
         self.nodes.read(variable).map_err(Failure::Usage)
     }
 
@@ -93,11 +92,25 @@ impl HostOptions {
         Ok(unused.into_iter().map(|name| format!("{name} {why}")).collect())
     }
 
-    pub(super) fn per_host(&self) -> Option<PerHost> {
-        // As torchrun reads it, and only where that was meant.
-        let is_of_torchrun = std::env::var_os("PET_NNODES").is_some();
-        let variable = std::env::var("PET_NPROC_PER_NODE").ok().filter(|_| is_of_torchrun);
-        self.first.count.per_host.or_else(|| per_host(&variable?).ok())
+    /// The number of ranks of each host: the option's, else that of torchrun's variable where the
+    /// hosts are counted as torchrun counts them.
+    pub(super) fn per_host(&self) -> Result<Option<PerHost>, String> {
+        self.per_host_by(variable)
+    }
+
+    fn per_host_by(
+        &self,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<PerHost>, String> {
+        const NAME: &str = "PET_NPROC_PER_NODE";
+        let given = self.first.count.per_host;
+        if given.is_some() || !self.nodes.are_given(&variable) {
+            return Ok(given);
+        }
+        let read = |word: String| {
+            per_host(&word).map_err(|why| format!("{NAME}={word}: {why}, or say -N N"))
+        };
+        variable(NAME).map(read).transpose()
     }
 
     /// How ranks on other hosts are started.
@@ -139,6 +152,12 @@ impl ReachOptions {
         let given = options.into_iter().filter_map(|(name, value)| Some((name, value?)));
         given.flat_map(|(name, value)| [name.into(), value]).collect()
     }
+}
+
+/// The value of a variable, which counts as unset if it is empty.
+fn variable(name: &str) -> Option<String> {
+    let value = std::env::var_os(name).filter(|value| !value.is_empty());
+    value.map(|value| value.to_string_lossy().into_owned())
 }
 
 pub(super) fn surroundings() -> Surroundings<'static> {
@@ -183,6 +202,29 @@ mod tests {
         assert_eq!(launcher(" "), None);
         assert_eq!(launcher("kubectl -n ml"), None);
         assert_eq!(options("-n 1").launcher(true).ok(), Some(Launcher::Ssh));
+    }
+
+    #[test]
+    fn torchruns_variable_counts_ranks_beside_its_hosts() {
+        let ranks = |line: &str, set: &[(&str, &str)]| {
+            let set = |name: &str| {
+                let found = set.iter().find(|(known, _)| *known == name);
+                found.map(|(_, value)| (*value).to_owned())
+            };
+            options(line).per_host_by(set).map(|found| found.map(|each| each.ranks.get()))
+        };
+        let (count, nodes) = (("PET_NPROC_PER_NODE", "3"), ("PET_NNODES", "2"));
+        assert_eq!(ranks("--nnodes 2", &[count]), Ok(Some(3)));
+        assert_eq!(ranks("-n 1", &[count, nodes]), Ok(Some(3)));
+        assert_eq!(ranks("--nnodes 2 -N 4", &[count]), Ok(Some(4)));
+        // Without hosts of torchrun, the variable may be that of an outer job.
+        assert_eq!(ranks("-n 1", &[count]), Ok(None));
+        assert_eq!(ranks("--nnodes 2", &[]), Ok(None));
+        assert!(ranks("--nnodes 2", &[(count.0, "auto")]).unwrap() > Some(0));
+        for wrong in ["0", "3x", "xpu"] {
+            let error = ranks("--nnodes 2", &[(count.0, wrong)]).unwrap_err();
+            assert!(error.starts_with(&format!("PET_NPROC_PER_NODE={wrong}: ")), "{error}");
+        }
     }
 
     #[test]

@@ -70,7 +70,7 @@ impl HostOptions {
             return Err(Failure::Usage(why));
         }
         let Mapping { per_host, oversubscribe, .. } = self.map_by.unwrap_or_default();
-        let is_counted = self.per_host().is_some() || per_host.is_some();
+        let is_counted = self.per_host().map_err(Failure::Usage)?.is_some() || per_host.is_some();
         let may_have_more = self.oversubscribe || oversubscribe;
         let programs = std::iter::once(&self.first).chain(later);
         let ranks = programs.map(|program| program.count.ranks.map_or(0, NonZeroUsize::get));
@@ -125,11 +125,14 @@ impl HostOptions {
     ) -> Result<Wanted, String> {
         let mapping = self.map_by.unwrap_or_default();
         let of_job = mapping.per_host.filter(|_| own.is_none());
-        let per_host = match (own.or_else(|| self.per_host()), of_job) {
+        // Every ringrun of --nnodes counts its own host, and joins if it has as many ranks.
+        let counts_alone = self.nodes().map_err(|failure| failure.to_string())?.is_none();
+        let per_host = match (own.map_or_else(|| self.per_host(), |own| Ok(Some(own)))?, of_job) {
             (Some(PerHost { is_of_this_host: true, .. }), _)
-                if hosts.into_iter().any(|it| !it.host.is_here) =>
+                if counts_alone && hosts.into_iter().any(|it| !it.host.is_here) =>
             {
-                let advice = "-N auto counts the CPUs of this host: give a number for other hosts";
+                let advice = "-N auto counts the CPUs of this host, and -N gpu its GPUs: give a \
+                     number for other hosts";
                 return Err(advice.into());
             }
             (Some(each), Some(other)) if each.ranks != other => {

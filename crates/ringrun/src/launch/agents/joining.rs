@@ -133,7 +133,10 @@ fn different_counts(there: Option<NodeCounts>, here: Option<NodeCounts>) -> Stri
         None => "--launcher manual".into(),
     };
     let (there, here) = (say(there), say(here));
-    format!("it was started with {there}, and this one with {here}: start all alike")
+    format!(
+        "it was started with {there}, and this one with {here}: start all alike (-N auto and \
+         -N gpu count what each host has: give a number where hosts differ)"
+    )
 }
 
 #[cfg(test)]

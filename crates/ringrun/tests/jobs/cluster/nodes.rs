@@ -72,6 +72,15 @@ fn hosts_join_the_first_one_and_end_as_it_does() {
 }
 
 #[test]
+fn each_host_may_count_its_cpus() {
+    let Some(cluster) = cluster("nodes::each_host_may_count_its_cpus", 2) else { return };
+    let count = tools::cpus::allowed().unwrap().len();
+    let [first, second] = both(&cluster, ["--nnodes 2 -N auto"; 2], "echo $(hostname)");
+    assert_eq!((first.code, second.code), (0, 0), "{first:?} {second:?}");
+    assert_eq!(first.sorted(), [vec!["h0"; count], vec!["h1"; count]].concat(), "{first:?}");
+}
+
+#[test]
 fn hosts_that_say_different_things_are_refused() {
     let test = "nodes::hosts_that_say_different_things_are_refused";
     let Some(cluster) = cluster(test, 2) else { return };

@@ -181,7 +181,7 @@ fn a_wrong_value_names_the_flag() {
         ("-n 2 --tee 3", "--tee 3: say where with --log-dir DIR"),
         ("-n 2 -t 1 --log-dir /tmp", "--tee 1: only 3"),
         ("-n 2 -r 3 --log-dir /tmp", "say --tee 3 --log-dir DIR"),
-        ("--nproc-per-node gpu", "counting devices is not supported"),
+        ("--nproc-per-node xpu", "only NVIDIA's GPUs are counted; give a number"),
         ("-n 2 --max-restarts=3", "--max-restarts is for jobs with --elastic MIN:MAX"),
         ("-n 2 --elastic 0:2", "expected MIN:MAX, such as 2:4"),
         ("-n 3 --elastic 2:4", "--elastic 2:4 with 3 ranks"),

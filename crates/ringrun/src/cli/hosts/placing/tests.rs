@@ -76,6 +76,17 @@ fn options_place_ranks() {
     assert_eq!(placed("-n 2").unwrap(), [here(), here()].join(" "));
 }
 
+/// The ringrun of each host counts that host.
+#[test]
+fn hosts_that_join_may_be_counted_by_their_cpus() {
+    let each = tools::cpus::allowed().unwrap().len();
+    let words = "--nnodes 2 --node-rank 0 --rdzv-endpoint h -N auto";
+    let expected = [vec![here(); each], vec!["node1".into(); each]].concat();
+    assert_eq!(placed(words).unwrap(), expected.join(" "));
+    let error = placed("--nnodes 1 -H u@a -N auto").unwrap_err();
+    assert!(error.contains("give a number for other hosts"), "{error}");
+}
+
 #[test]
 fn lists_of_programs_place_their_ranks() {
     let folder = tempfile::tempdir().unwrap();
