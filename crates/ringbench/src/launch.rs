@@ -1,5 +1,5 @@
 //! The ranks of a run: this process is one (a launcher started it), or becomes ringrun and launches
-//! itself n times, or starts n threads.
+//! itself n times, here or on other hosts, or starts n threads.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
 use ringreduce::Communicator;
 
 use crate::cli::Cli;
@@ -20,6 +21,56 @@ const LAUNCHERS: [&str; 6] =
     [RANK, "RINGREDUCE_LAUNCHER", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_STEP_ID"];
 /// Set for ranks whose table ringrun prints on a terminal.
 const ON_TERMINAL: &str = "RINGBENCH_ON_TERMINAL";
+/// Set for the ranks that ringbench itself has started on the hosts of its -H.
+const ON_HOSTS: &str = "RINGBENCH_ON_HOSTS";
+
+/// The hosts of the ranks that ringbench launches.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct HostFlags {
+    /// Launches ranks on these hosts, as ringrun -H does: HOST or HOST:RANKS, separated by commas
+    #[arg(short = 'H', long, value_name = "HOSTS")]
+    host: Option<String>,
+    /// Reaches these hosts by this command in place of ssh, as ringrun --rsh does
+    #[arg(long, value_name = "CMD", requires = "host")]
+    rsh: Option<String>,
+}
+
+impl HostFlags {
+    pub(crate) fn are_given(&self) -> bool {
+        self.host.is_some()
+    }
+
+    /// The options of the ringrun that starts `ranks` ranks, or one for each slot, on these hosts;
+    /// none if no host is given, or if this process is such a rank.
+    pub(crate) fn ringrun_options(&self, ranks: Option<usize>) -> Result<Option<Vec<OsString>>> {
+        let is_set = |name| std::env::var_os(name).is_some();
+        self.options_for(ranks, [is_set(RANK), is_set(ON_HOSTS)])
+    }
+
+    fn options_for(
+        &self,
+        ranks: Option<usize>,
+        [is_rank, is_on_hosts]: [bool; 2],
+    ) -> Result<Option<Vec<OsString>>> {
+        let Some(hosts) = &self.host else { return Ok(None) };
+        if is_rank && is_on_hosts {
+            return Ok(None);
+        }
+        if is_rank {
+            bail!("-H {hosts}: a launcher started this rank already ({RANK} is set); leave -H out");
+        }
+        let ranks = ranks.map(|ranks| ranks.to_string());
+        let mark = format!("{ON_HOSTS}=1");
+        let options = [
+            ("-H", Some(hosts)),
+            ("--rsh", self.rsh.as_ref()),
+            ("-n", ranks.as_ref()),
+            ("-x", Some(&mark)),
+        ];
+        let given = options.into_iter().filter_map(|(name, value)| Some([name, value?.as_str()]));
+        Ok(Some(given.flatten().map(OsString::from).collect()))
+    }
+}
 
 /// True if the table goes to a terminal.
 pub(crate) fn is_on_terminal() -> bool {
@@ -29,8 +80,10 @@ pub(crate) fn is_on_terminal() -> bool {
 pub(crate) enum Launch {
     /// The ranks run in this process.
     Here(Vec<Communicator>),
-    /// This process becomes ringrun, with so many ranks.
+    /// This process becomes ringrun, with so many ranks on this host.
     Ringrun(usize),
+    /// This process becomes ringrun with these options, which name hosts.
+    OnHosts(Vec<OsString>),
 }
 
 /// True if a launcher seems to have started this process as a rank.
@@ -46,6 +99,9 @@ pub(crate) fn plan(cli: &Cli) -> Result<Launch> {
             bail!("--threads: a launcher started this rank already ({RANK} is set)");
         }
         return Ok(Launch::Here(Communicator::local(cli.launch_ranks())?));
+    }
+    if let Some(options) = cli.hosts.ringrun_options(cli.ranks)? {
+        return Ok(Launch::OnHosts(options));
     }
     let mut builder = Communicator::builder();
     if let Some(transport) = cli.transport {
@@ -72,9 +128,13 @@ pub(crate) fn plan(cli: &Cli) -> Result<Launch> {
 /// Runs ringrun in this process, with `ranks` ranks of this program and its arguments. Each rank
 /// checks --ranks against its world.
 pub(crate) fn run_ringrun(ranks: usize) -> Result<ExitCode> {
-    let ours = std::env::current_exe().context("the path of this program")?;
     // All ranks are here, even within a job of Slurm that has several hosts.
-    let mut words = ["-H", "localhost", "-n", &ranks.to_string()].map(OsString::from).to_vec();
+    run_ringrun_with(["-H", "localhost", "-n", &ranks.to_string()].map(OsString::from).to_vec())
+}
+
+/// As [`run_ringrun`], with these options of ringrun. Agents on other hosts are this program too.
+pub(crate) fn run_ringrun_with(mut words: Vec<OsString>) -> Result<ExitCode> {
+    let ours = std::env::current_exe().context("the path of this program")?;
     if io::stdout().is_terminal() {
         words.extend(["-x".into(), format!("{ON_TERMINAL}=1").into()]);
     }
@@ -100,6 +160,25 @@ pub(crate) fn run_ranks(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_on_hosts_are_started_once() {
+        let flags = |host: Option<&str>| HostFlags {
+            host: host.map(str::to_owned),
+            rsh: host.map(|_| "ssh -4".into()),
+        };
+        let words = |ranks, variables| {
+            let found = flags(Some("a:2,b")).options_for(ranks, variables).unwrap();
+            found.map(|words| words.join(" ".as_ref()).into_string().unwrap())
+        };
+        let line = |ranks| Some(format!("-H a:2,b --rsh ssh -4 {ranks}-x RINGBENCH_ON_HOSTS=1"));
+        assert_eq!(words(None, [false, false]), line(""));
+        assert_eq!(words(Some(3), [false, false]), line("-n 3 "));
+        assert_eq!(words(Some(3), [true, true]), None);
+        assert_eq!(flags(None).options_for(Some(3), [false, false]).unwrap(), None);
+        let error = flags(Some("a")).options_for(None, [true, false]).unwrap_err();
+        assert!(error.to_string().ends_with("leave -H out"), "{error}");
+    }
 
     #[test]
     fn errors_of_all_ranks_are_added() {

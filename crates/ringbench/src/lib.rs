@@ -46,7 +46,7 @@ pub fn main() -> ExitCode {
     let matches = command().get_matches_from(program.chain(words.into_iter().map(np)));
     if let Some(("limits", matches)) = matches.subcommand() {
         let limits = limits::Cli::from_arg_matches(matches).unwrap_or_else(|error| error.exit());
-        return limits::run(&limits).map_or_else(|error| fail(&error), |()| ExitCode::SUCCESS);
+        return limits::run(&limits).unwrap_or_else(|error| fail(&error));
     }
     if let Ok(page) = Generate::from_arg_matches(&matches) {
         return print(&page);
@@ -63,6 +63,9 @@ pub fn main() -> ExitCode {
             // Errors of the files are found before any rank starts; rank 0 opens them again.
             ReportFiles::open(&cli).map(drop).unwrap_or_else(|error| refuse(&error));
             return launch::run_ringrun(ranks).unwrap_or_else(|error| fail(&error));
+        }
+        Ok(Launch::OnHosts(options)) => {
+            return launch::run_ringrun_with(options).unwrap_or_else(|error| fail(&error));
         }
         Err(error) => return fail(&error),
     };

@@ -37,6 +37,8 @@ Under ringrun, or any launcher that ringreduce knows, ringbench is one rank and 
 Alone, it launches --ranks N of them, or as many as there are CPUs, but 4 at most:
   ringbench all_reduce --ranks 4 --json result.json --html result.html
   ringbench all_reduce --ranks 4 --compare result.json
+On other hosts it launches itself as ringrun does, whose other options need ringrun itself:
+  ringbench all_reduce -H node1:4,node2:4
 
 With --device buffers are on CUDA devices: time is of calls made one after the other, of which only
 the last is waited for (all are, with -z 1); min, p50, mean and p99 are of calls waited for one by

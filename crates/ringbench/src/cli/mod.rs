@@ -73,10 +73,12 @@ pub(crate) struct Cli {
     /// Seconds that any wait may last [default: RINGREDUCE_TIMEOUT, or 300]
     #[arg(short = 'T', long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub(crate) timeout: Option<Duration>,
-    /// Launches this many ranks on this host [default: one for each CPU, 4 at most; one under a
-    /// launcher]
+    /// Launches this many ranks, on this host or those of -H [default: one for each CPU, 4 at most,
+    /// or one for each slot of -H; one under a launcher]
     #[arg(long, value_name = "N", alias = "np")]
     pub(crate) ranks: Option<usize>,
+    #[command(flatten)]
+    pub(crate) hosts: launch::HostFlags,
     /// Ranks are threads of this process instead of processes
     #[arg(long)]
     pub(crate) threads: bool,
@@ -221,6 +223,11 @@ impl Cli {
         self.gpu.validate(self)?;
         if self.threads && self.transport == Some(Transport::Tcp) {
             return Err("--transport tcp: ranks that are threads share memory; \
+                        leave out --threads"
+                .into());
+        }
+        if self.threads && self.hosts.are_given() {
+            return Err("-H/--host: ranks that are threads are all in this process; \
                         leave out --threads"
                 .into());
         }

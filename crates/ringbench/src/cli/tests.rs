@@ -75,6 +75,8 @@ fn wrong_values_name_the_flag() {
         ("allredcue", "did you mean all_reduce?"),
         ("all_reduce --threads --ranks 2 --transport tcp", "--transport"),
         ("all_reduce --threads --ranks 2 -T 5", "--timeout"),
+        ("all_reduce --threads -H a,b", "--host"),
+        ("all_reduce --rsh ssh", "--host"),
         ("all_reduce --transport rdma", "rdma"),
         ("all_reduce --memory mmap", "mmap"),
         ("broadcast -r 4 --ranks 4", "--root"),

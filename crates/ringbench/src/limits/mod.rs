@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::thread;
 
 use anyhow::{Context, Result, bail};
@@ -57,6 +58,8 @@ pub(crate) struct Cli {
     /// Writes a page with a picture of the ring and a chart to this file; of several hosts only
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    #[command(flatten)]
+    hosts: launch::HostFlags,
 }
 
 /// The rates of a machine.
@@ -140,8 +143,16 @@ impl Limits {
 }
 
 /// Measures, prints and writes the limits that the command line asks for: those of the network if
-/// this process is a rank of a job on several hosts, else those of the host of rank 0.
-pub(crate) fn run(cli: &Cli) -> Result<()> {
+/// this process is a rank of a job on several hosts, or starts it, else those of the host of rank
+/// 0.
+pub(crate) fn run(cli: &Cli) -> Result<ExitCode> {
+    match cli.hosts.ringrun_options(None)? {
+        Some(options) => launch::run_ringrun_with(options),
+        None => measure(cli).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn measure(cli: &Cli) -> Result<()> {
     if !launch::is_launched() {
         return of_machine(cli);
     }
@@ -156,7 +167,7 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
 
 fn of_machine(cli: &Cli) -> Result<()> {
     if cli.html.is_some() {
-        bail!("--html shows links between hosts: start ringbench limits by ringrun -H");
+        bail!("--html shows links between hosts: name several, as in -H node1,node2");
     }
     let cpus = cpus::allowed().context("the CPUs of this process")?;
     let mut limits = Limits::measure(&cli.parts, &cpus)?;

@@ -3,10 +3,10 @@
 use std::fs;
 use std::process::Stdio;
 
-use ::harness::cluster::Cluster;
+use ::harness::cluster::{Cluster, SSH};
 use serde_json::Value;
 
-use super::{cluster, start};
+use super::{FOUR, Running, cluster, start};
 use crate::harness::{Ended, PATIENCE, Process, all_end, ringbench};
 use crate::job::Job;
 
@@ -160,5 +160,30 @@ fn limits_of_a_host_are_measured_once_and_say_what_they_lack() {
     assert!(ended.err.contains("between hosts there is the network alone"), "{ended:?}");
     let ended = run("h0:2", &["hand_over", "--html", "/run/page.html"]);
     assert_eq!(ended.code, 1, "{ended:?}");
-    assert!(ended.err.contains("start ringbench limits by ringrun -H"), "{ended:?}");
+    assert!(ended.err.contains("name several, as in -H node1,node2"), "{ended:?}");
+}
+
+/// No ringrun is named: ringbench is the launcher, the agent and each rank.
+#[test]
+fn ringbench_starts_itself_on_hosts() {
+    let Some(cluster) = cluster("bench::ringbench_starts_itself_on_hosts", 2) else { return };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let run = |words: &str| {
+        let job = Job::new();
+        let mut command = job.command(&ringbench());
+        command.args(words.split(' ')).args(["-H", FOUR, "--rsh", SSH, "--json"]).arg(file.path());
+        command.env_remove("RINGREDUCE_INSECURE");
+        let process = Process::start_on(&cluster.hosts[0], &command, Stdio::null());
+        let ended = Running { process, job, cluster: &cluster }.finish();
+        assert_eq!(ended.code, 0, "{words}: {ended:?}");
+        serde_json::from_slice::<Value>(&fs::read(file.path()).unwrap()).unwrap()
+    };
+    let json = run("all_reduce -b 1M -e 1M -n 2");
+    assert_eq!(json["ranks"], 4, "{json}");
+    assert_eq!(json["rows"][0]["network"]["hosts"].as_array().unwrap().len(), 2, "{json}");
+    let json = run("limits");
+    assert_eq!((&json["links"][0]["from"], &json["links"][0]["to"]), (&"h0".into(), &"h1".into()));
+    let words = [&ringbench()[..], "limits", "-H", "h1"];
+    let ended = start(&cluster, "h0:1,h1:1", &words, Stdio::null()).finish();
+    assert!(ended.code > 0 && ended.err.contains("leave -H out"), "{ended:?}");
 }
