@@ -38,6 +38,15 @@ pub(super) fn another_ringrun(line: &str) -> String {
     format!("started {there:?}, and this is {:?}: install the same ringrun", here.trim())
 }
 
+/// The advice about a lost host, which an elastic job seeks by itself.
+fn remedy_of_loss(is_elastic: bool) -> &'static str {
+    if is_elastic {
+        return "look there for what has ended its agent or cut it off (dmesg)";
+    }
+    "look there for what has ended its agent or cut it off (dmesg) and start the job again, with \
+     --elastic if it is to outlive a lost host"
+}
+
 impl Telling {
     pub(super) fn tell(&self, news: AgentEvent) {
         if self.news.send((self.host_number, news)).is_ok() {
@@ -131,6 +140,7 @@ impl AgentThread {
                 return self.telling.tell(AgentEvent::NotBegun(Failure::Host(why)));
             }
         };
+        let is_elastic = job.request.elastic.is_some();
         mux.send(&ToAgent::Begin(Box::new(job)));
         let gone = self.serve(&mut mux);
         if self.is_over || gone.is_some() {
@@ -151,7 +161,8 @@ impl AgentThread {
                     |status| format!(", the remote shell {}", describe_end(RankEnd::of(status)));
                 let ended = ended.map_or_else(String::new, how);
                 self.telling.tell(AgentEvent::Lost(format!(
-                    "host {host} was lost: {why}{ended}; its ranks end there by themselves"
+                    "host {host} was lost: {why}{ended}; its ranks end there by themselves; {}",
+                    remedy_of_loss(is_elastic)
                 )));
             }
             None => drop(self.start.client.as_mut().map(|client| client.end(END_LIMIT))),

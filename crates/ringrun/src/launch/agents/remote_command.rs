@@ -141,8 +141,9 @@ pub(super) fn remedy(
         (_, Some(NOT_FOUND | NOT_EXECUTABLE)) => {
             format!("{ringrun} must be there as it is here")
         }
-        (Launcher::Ssh | Launcher::Command(_), Some(SSH_FAILED)) if program == "ssh" => {
-            format!("`ssh {host} true` must work here without a question")
+        (Launcher::Ssh, Some(SSH_FAILED)) => works_here("ssh", host),
+        (Launcher::Command(words), Some(SSH_FAILED)) if program == "ssh" => {
+            works_here(&words.join(" "), host)
         }
         (Launcher::Slurm, _) => format!(
             "`srun --overlap --nodes=1 --ntasks=1 --nodelist={host} true` must work here, in the \
@@ -154,6 +155,11 @@ pub(super) fn remedy(
         }
         _ => format!("the remote shell must run {ringrun} there"),
     }
+}
+
+/// The remedy if ssh, with the user's words, can't reach a host.
+fn works_here(ssh: &str, host: &str) -> String {
+    format!("`{ssh} {host} true` must work here without a question")
 }
 
 /// The remedy if there is no `program` here.
@@ -209,11 +215,13 @@ mod tests {
     #[test]
     fn each_failure_has_a_remedy() {
         let own = Launcher::Command(vec!["x".into()]);
+        let other_port = Launcher::Command(["/usr/bin/ssh", "-p", "2222"].map(String::from).into());
         let kubectl = Launcher::Command(["kubectl", "exec", "-n", "ml"].map(String::from).into());
         for (launcher, program, status, expected) in [
             (&Launcher::Ssh, "ssh", Some(255), "`ssh n1 true` must work here"),
             (&Launcher::Ssh, "ssh", Some(127), "/r must be there as it is here"),
             (&Launcher::Ssh, "ssh", None, "the remote shell must run /r there"),
+            (&other_port, "ssh", Some(255), "`/usr/bin/ssh -p 2222 n1 true` must work here"),
             (&own, "x", Some(255), "the remote shell must run /r there"),
             (&Launcher::Slurm, "srun", Some(1), "--nodelist=n1 true` must work here, in the"),
             (&Launcher::Slurm, "srun", Some(126), "/r must be there as it is here"),

@@ -6,6 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use super::sink::{Sink, Writer};
 use super::{FINAL_READS, MAX_LINE_BYTES, RankStream, StreamKind, Style, UNFINISHED_DELAY};
+use crate::cli::hosts::here;
 use crate::launch::message;
 
 /// The C library and Python write the output of a program that prints much in blocks of this size
@@ -87,7 +88,12 @@ impl Reader {
         if let Some((path, file)) = &mut self.stream.file
             && let Err(cause) = file.write_all(bytes)
         {
-            message::say(&format!("cannot write {}: {cause}; it ends here", path.display()));
+            message::say(&format!(
+                "host {}: cannot write {}: {cause}; the file ends here, and the job goes on: make \
+                 room there, or name another folder by --output-filename",
+                here(),
+                path.display()
+            ));
             sink.lost = true;
             self.stream.file = None;
         }

@@ -116,7 +116,8 @@ fn the_death_of_ringrun_of_ssh_or_of_an_agent_leaves_nothing() {
             }
             Victim::Agent => {
                 let ended = running.finish_within(PROMPT);
-                assert!(ended.code > 0 && ended.err.contains("h1"), "{ended:?}");
+                assert!(ended.code > 0 && ended.err.contains("host h1 was lost"), "{ended:?}");
+                assert!(ended.err.contains("and start the job again"), "{ended:?}");
             }
         }
     }

@@ -4,13 +4,15 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use ::harness::cluster::SSH;
 use ::harness::share::random_range;
 use nix::sys::signal::Signal;
 
-use super::{FOUR, Running, cluster, ringrun, said_nothing, script, start, start_body};
+use super::{
+    FOUR, Running, cluster, ringrun, said_nothing, script, start, start_body, start_script,
+};
 use crate::harness::{AS_RANK, BODY, Process, RINGRUN, myself};
 use crate::job::Job;
 use crate::launch::tf_config::{PRINT, host_and_port, workers_of};
@@ -275,6 +277,30 @@ fn files_of_the_output_are_on_the_head() {
         assert_eq!(file("stderr"), "err");
     }
     assert!(!cluster.hosts[1].path("/run/copies").exists());
+}
+
+/// The files are on the head, whichever host has the rank.
+#[test]
+fn a_full_disk_of_the_head_costs_the_copies_alone() {
+    let test = "launch::a_full_disk_of_the_head_costs_the_copies_alone";
+    let Some(cluster) = cluster(test, 2) else { return };
+    let mut mount = Command::new("sh");
+    mount.args(["-c", "mkdir /run/copies && mount -n -t tmpfs -o size=64k full /run/copies"]);
+    assert!(cluster.on(0, &mount).status().unwrap().success());
+    let running = start_script(
+        &cluster,
+        "h0:1,h1:1",
+        "--output-filename /run/copies",
+        "[ $RINGREDUCE_RANK = 0 ] || seq 100000",
+    );
+    let ended = running.finish();
+    assert_eq!((ended.code, ended.out.lines().count()), (1, 100_000), "{}", ended.err);
+    for part in [
+        "ringrun: host h0: cannot write /run/copies/rank.1/stdout: No space left on device",
+        "make room there, or name another folder by --output-filename",
+    ] {
+        assert_eq!(ended.err.matches(part).count(), 1, "{}", ended.err);
+    }
 }
 
 /// As on one host: `launch::unread_output`.

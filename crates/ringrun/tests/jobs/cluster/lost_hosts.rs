@@ -187,7 +187,8 @@ fn ranks_come_back_with_the_network_of_their_host() {
     let Some(cluster) = cluster(test, 2) else { return };
     let mut losing = Losing::start(&cluster, ELASTIC);
     cluster.cut(1);
-    losing.running.error_line("host h1 was lost: no sign of life");
+    let line = losing.running.error_line("host h1 was lost: no sign of life");
+    assert!(line.contains("look there for") && !line.contains("start the job again"), "{line}");
     losing.running.error_line("host h1 can't be reached yet");
     cluster.mend(1);
     losing.comes_back(1);
