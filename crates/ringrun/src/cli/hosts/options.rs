@@ -60,9 +60,9 @@ pub(crate) struct ReachOptions {
 
     /// The most hosts that each host starts, of which this one is the first; 0: start all from here
     ///
-    /// One client of ssh or srun runs for each other host. With more than 32 other hosts, this one
-    /// starts 8, and so does each that has begun. A host that can't reach another one leaves it to
-    /// this one.
+    /// One client of ssh or srun runs for each other host. From 32 hosts on, with this one, each
+    /// starts 8: this one, and each that has begun. A host that can't reach another one leaves it
+    /// to this one.
     #[arg(long, value_name = "N", help_heading = "Hosts")]
     fanout: Option<usize>,
 

@@ -13,8 +13,8 @@ use crate::cli::Request;
 use crate::cli::hosts::Launcher;
 use crate::failure::Failure;
 
-/// With more other hosts than this, the launcher does not start all agents by itself.
-const MAX_STARTED_BY_LAUNCHER: usize = 32;
+/// From so many other hosts on, 32 with the launcher's own, it does not start all agents by itself.
+const MIN_HOSTS_OF_TREE: usize = 31;
 /// The number of agents that one host starts then: three levels have 584 hosts.
 const DEFAULT_FANOUT: usize = 8;
 
@@ -32,7 +32,7 @@ pub(super) fn parents(request: &Request, count: usize) -> Vec<(Option<usize>, u3
 
 fn of_fanout(count: usize, fanout: Option<usize>) -> Vec<Option<usize>> {
     let fanout = match fanout {
-        None if count > MAX_STARTED_BY_LAUNCHER => DEFAULT_FANOUT,
+        None if count >= MIN_HOSTS_OF_TREE => DEFAULT_FANOUT,
         None | Some(0) => count,
         Some(fanout) => fanout,
     };
@@ -88,17 +88,22 @@ mod tests {
 
     #[test]
     fn few_hosts_are_all_started_by_the_launcher() {
-        for fanout in [None, Some(0), Some(32)] {
-            assert!(of_fanout(32, fanout).iter().all(Option::is_none), "{fanout:?}");
+        for fanout in [None, Some(0), Some(30)] {
+            assert!(of_fanout(30, fanout).iter().all(Option::is_none), "{fanout:?}");
         }
         assert!(of_fanout(0, Some(1)).is_empty());
     }
 
     #[test]
     fn each_host_is_started_by_an_earlier_one_and_none_starts_too_many() {
-        for (count, fanout, levels) in
-            [(33, None, 2), (584, None, 3), (5, Some(1), 5), (6, Some(2), 2), (1000, Some(4), 5)]
-        {
+        for (count, fanout, levels) in [
+            (31, None, 2),
+            (32, None, 2),
+            (584, None, 3),
+            (5, Some(1), 5),
+            (6, Some(2), 2),
+            (1000, Some(4), 5),
+        ] {
             let parents = of_fanout(count, fanout);
             let most = fanout.unwrap_or(DEFAULT_FANOUT);
             let started_by = |parent| parents.iter().filter(|it| **it == parent).count();
