@@ -118,11 +118,15 @@ fn reach(
     while begun.elapsed() < JOIN_LIMIT {
         match lookup.addresses(Instant::now() + ATTEMPT_LIMIT) {
             Err(cause) => why = cause.to_string(),
-            Ok(addresses) => {
-                for address in &addresses {
-                    let deadline = Instant::now() + ATTEMPT_LIMIT;
-                    match SealedStream::dial(*address, secret, number.word(), deadline) {
-                        Ok(stream) => return Ok((stream, addresses)),
+            Ok(mut addresses) => {
+                for index in 0..addresses.len() {
+                    let (address, deadline) = (addresses[index], Instant::now() + ATTEMPT_LIMIT);
+                    match SealedStream::dial(address, secret, number.word(), deadline) {
+                        Ok(stream) => {
+                            // It is asked first once the connection has broken.
+                            addresses[..=index].rotate_right(1);
+                            return Ok((stream, addresses));
+                        }
                         Err(cause) => why = format!("{address}: {cause}"),
                     }
                 }

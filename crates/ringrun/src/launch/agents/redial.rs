@@ -4,6 +4,7 @@
 //! is not asked again without a pause.
 
 use std::io::{self, PipeReader, Read, Write};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -41,11 +42,15 @@ impl Redial {
         let (awake, wake) = pipe()?;
         let thread = std::thread::Builder::new().name("dial".into());
         thread.spawn(move || {
-            let mut pauses = Pauses::default();
+            let (mut pauses, mut addresses) = (Pauses::default(), Addresses(dial.addresses));
+            let dial_one = |address| {
+                let deadline = Instant::now() + ATTEMPT_LIMIT;
+                SealedStream::dial(address, &dial.secret, number.word(), deadline).ok()
+            };
             while let Ok(()) = asked.recv() {
                 std::thread::sleep(pauses.before_dialling(Instant::now()));
                 let stream = loop {
-                    if let Some(stream) = dial_any(&dial, number) {
+                    if let Some(stream) = addresses.first_answer(dial_one) {
                         break stream;
                     }
                     std::thread::sleep(PAUSE);
@@ -106,16 +111,25 @@ impl Pauses {
     }
 }
 
-fn dial_any(dial: &DialBack, number: AgentNumber) -> Option<SealedStream> {
-    let one = |address: &std::net::SocketAddr| {
-        let deadline = Instant::now() + ATTEMPT_LIMIT;
-        SealedStream::dial(*address, &dial.secret, number.word(), deadline).ok()
-    };
-    dial.addresses.iter().find_map(one)
+/// The addresses of the launcher, of which the one that answered last comes first. A connection
+/// that breaks is to be made anew before the lease ends, and each dead address takes
+/// [`ATTEMPT_LIMIT`].
+struct Addresses(Vec<SocketAddr>);
+
+impl Addresses {
+    /// The answer of the first address that gives one.
+    fn first_answer<T>(&mut self, ask: impl Fn(SocketAddr) -> Option<T>) -> Option<T> {
+        let mut answers = self.0.iter().enumerate();
+        let (index, answer) = answers.find_map(|(index, &at)| Some((index, ask(at)?)))?;
+        self.0[..=index].rotate_right(1);
+        Some(answer)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use ringreduce::bootstrap::SealedListener;
     use ringreduce::config::Config;
 
@@ -134,6 +148,28 @@ mod tests {
             now = now + STANDING;
             assert_eq!(pauses.before_dialling(now), Duration::ZERO);
         }
+    }
+
+    #[test]
+    fn the_address_that_answered_last_is_asked_first() {
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let mut addresses = Addresses([1, 2, 3].map(address).to_vec());
+        // Each call gives the ports that were asked, up to the one that answers, if any.
+        let mut asked = |answering: Option<u16>| {
+            let seen = RefCell::new(vec![]);
+            let answer = addresses.first_answer(|at| {
+                seen.borrow_mut().push(at.port());
+                answering.filter(|port| *port == at.port())
+            });
+            assert_eq!(answer, answering);
+            seen.into_inner()
+        };
+        assert_eq!(asked(Some(2)), [1, 2]);
+        assert_eq!(asked(Some(2)), [2]);
+        assert_eq!(asked(None), [2, 1, 3]);
+        assert_eq!(asked(Some(3)), [2, 1, 3]);
+        assert_eq!(asked(Some(2)), [3, 2]);
+        assert_eq!(asked(Some(1)), [2, 3, 1]);
     }
 
     /// The launcher takes each connection and drops it.
