@@ -209,7 +209,7 @@ impl AgentThread {
             }
             // An ended one is reaped, whether it still matters or not.
             let has_shell_ended = self.start.client.as_mut().is_some_and(Client::has_ended);
-            if mux.is_broken() && (has_shell_ended || mux.has_shell_ended()) {
+            if mux.has_gone(has_shell_ended) {
                 return Some("its agent has gone, and the connection has broken".into());
             }
             if mux.silent_for() > self.lease {

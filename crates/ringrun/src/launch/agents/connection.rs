@@ -21,6 +21,9 @@ const PING_BYTES: u64 = 256 << 10;
 const MAX_UNSENT: usize = 1 << 20;
 /// The same for bytes that were sent and are kept, since the other side may lack them.
 const MAX_KEPT: usize = 8 << 20;
+/// A side that is heard so long after the end of the remote shell has not ended with it. It is
+/// twice the time between signs of life.
+const OUTLIVING: Duration = Duration::from_secs(2);
 /// Bytes of the number of received bytes, by which a connection begins that replaces another one.
 const COUNT: usize = size_of::<u64>();
 
@@ -35,6 +38,8 @@ pub(super) struct Connection {
     has_refused: bool,
     /// The standard streams of the remote shell, once there is another connection.
     shell: Option<Carrier>,
+    /// When the remote shell was first seen to have ended.
+    shell_ended: Option<Instant>,
     /// A new connection may replace a broken one.
     is_resumable: bool,
     /// Received bytes, of which the first `taken` were taken as frames, and the number of all that
@@ -70,6 +75,7 @@ impl Connection {
             paused: None,
             has_refused: false,
             shell: None,
+            shell_ended: None,
             received_bytes: received.len() as u64,
             received,
             taken: 0,
@@ -111,10 +117,22 @@ impl Connection {
         self.is_resumable && self.link.is_none() && self.resuming.is_none()
     }
 
-    /// True if the remote shell is used no more and has ended here, or its other side has.
-    pub(super) fn has_shell_ended(&mut self) -> bool {
-        let Some(shell) = &mut self.shell else { return false };
-        !matches!(shell.read(&mut vec![]), Ok(true))
+    /// Takes note of the end of a remote shell that is used no more, which its process here, if it
+    /// is here, or its streams tell.
+    pub(super) fn look_at_shell(&mut self, has_process_ended: bool) {
+        let ends = |shell: &mut Carrier| !matches!(shell.read(&mut vec![]), Ok(true));
+        if self.shell_ended.is_none()
+            && (has_process_ended || self.shell.as_mut().is_some_and(ends))
+        {
+            self.shell_ended = Some(Instant::now());
+        }
+    }
+
+    /// True if the connection is broken and the other side has gone, since the remote shell ended
+    /// too. A side that was heard long after that end has outlived it, and may come again.
+    pub(super) fn has_gone(&self) -> bool {
+        let has_ended = self.shell_ended.is_some_and(|ended| self.heard <= ended + OUTLIVING);
+        self.is_broken() && has_ended
     }
 
     /// Why the connection has ended, if it has.
@@ -303,5 +321,26 @@ impl Connection {
     #[cfg(test)]
     pub(super) fn cut(&mut self) {
         (self.link, self.resuming, self.paused) = (None, None, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_side_that_outlives_the_remote_shell_may_come_again() {
+        let mut connection = Connection::new(None, vec![]);
+        connection.look_at_shell(false);
+        assert!(connection.is_broken() && !connection.has_gone());
+        connection.look_at_shell(true);
+        assert!(connection.has_gone());
+        // What was still on its way proves nothing.
+        let ended = connection.shell_ended.unwrap();
+        connection.heard = ended + OUTLIVING;
+        assert!(connection.has_gone());
+        connection.heard = ended + OUTLIVING + PING_INTERVAL;
+        connection.look_at_shell(true);
+        assert!(connection.is_broken() && !connection.has_gone());
     }
 }

@@ -71,9 +71,11 @@ impl Mux {
         self.connection.is_broken()
     }
 
-    /// True if the remote shell is used no more and has ended here, or its other side has.
-    pub(super) fn has_shell_ended(&mut self) -> bool {
-        self.connection.has_shell_ended()
+    /// True if the connection is broken and the other side has gone, as far as the remote shell
+    /// tells, whose process here may have ended.
+    pub(super) fn has_gone(&mut self, has_process_ended: bool) -> bool {
+        self.connection.look_at_shell(has_process_ended);
+        self.connection.has_gone()
     }
 
     pub(super) fn add(&mut self, number: u32, stream: StreamEnd) {

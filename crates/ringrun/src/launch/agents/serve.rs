@@ -53,8 +53,6 @@ pub(super) struct Agent<'a> {
     left: Option<usize>,
     /// Processes that outlive their ranks are killed from now on.
     kills_leftovers: bool,
-    /// The remote shell has ended, which matters once the connection of its own has broken.
-    shell_has_ended: bool,
     /// The silence of the launcher after which the ranks are ended.
     lease: Duration,
     /// When the launcher has said that it stops, and is silent therefore.
@@ -88,7 +86,6 @@ impl<'a> Agent<'a> {
             stopped: BTreeMap::new(),
             left: None,
             kills_leftovers: false,
-            shell_has_ended: false,
             lease,
             suspended: None,
             is_told_to_end: false,
@@ -106,8 +103,8 @@ impl<'a> Agent<'a> {
             // A launcher that is heard again has been continued.
             self.suspended.take_if(|at| self.mux.heard() > *at + SUSPENSION);
             let is_silent = self.suspended.is_none() && self.mux.silent_for() > self.lease;
-            let is_broken = self.mux.is_broken() && self.shell_has_ended;
-            let is_gone = self.is_abandoned || self.mux.end().is_some() || is_broken;
+            let has_gone = self.mux.end().is_some() || self.mux.has_gone(false);
+            let is_gone = self.is_abandoned || has_gone;
             // Reading signals swallows the news of a child's end, which only a look makes up for.
             let must_end = self.is_look_due && self.must_end_alone();
             if is_silent || is_gone || must_end {
@@ -170,7 +167,6 @@ impl<'a> Agent<'a> {
         if let Some(redial) = &mut self.redial {
             redial.go_on(self.mux, is_dialled);
         }
-        self.shell_has_ended = self.shell_has_ended || self.mux.has_shell_ended();
         for number in self.ended_ranks()? {
             self.reap(number)?;
         }

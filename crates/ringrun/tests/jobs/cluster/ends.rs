@@ -15,6 +15,8 @@ use crate::harness::{RINGRUN, send, until};
 use crate::launch::cleanup::FAMILY;
 use crate::ranks::{metrics, ras};
 
+/// Longer than a connection may go without an acknowledgement, so that it breaks.
+const BREAKS: Duration = Duration::from_secs(6);
 /// A rank that ends on SIGTERM, and says so.
 const TOLD: &str = "trap 'echo told; exit 0' TERM; trap 'echo signalled' USR1
     echo up; while :; do sleep 0.1; done";
@@ -130,13 +132,23 @@ fn the_death_of_ssh_costs_nothing() {
     let script = "trap 'echo told' USR2; echo up; while :; do sleep 1000 & wait; done";
     let mut running = start_script(&cluster, FOUR, "", script);
     running.await_lines("up", 4);
-    // A handshake has fewer messages than these; signs of life go over it after that alone.
-    let seen = RefCell::new(BTreeSet::new());
-    until("the agent goes on over a connection of its own", || {
-        seen.borrow_mut().extend(sent_bytes_beside_ssh(&cluster, 1));
-        seen.borrow().len() > 4
-    });
+    let goes_on_without_ssh = || {
+        // A handshake has fewer messages than these; signs of life go over it after that alone.
+        let seen = RefCell::new(BTreeSet::new());
+        until("the agent goes on over a connection of its own", || {
+            seen.borrow_mut().extend(sent_bytes_beside_ssh(&cluster, 1));
+            seen.borrow().len() > 4
+        });
+    };
+    goes_on_without_ssh();
     send(Victim::Ssh.pid(&running), Signal::SIGKILL);
+    running.signal(Signal::SIGUSR2);
+    running.await_lines("told", 4);
+    // Nor does the end of that connection: it is made anew, as where ssh still runs.
+    goes_on_without_ssh();
+    cluster.cut(1);
+    std::thread::sleep(BREAKS);
+    cluster.mend(1);
     running.signal(Signal::SIGUSR2);
     running.await_lines("told", 4);
     running.signal(Signal::SIGTERM);
@@ -206,8 +218,7 @@ fn a_network_that_comes_back_costs_nothing() {
     let mut running = start_script(&cluster, FOUR, "--output-filename /run/copies", script);
     running.await_lines("up", 4);
     cluster.cut(1);
-    // Longer than a connection may go without an acknowledgement, so that it breaks.
-    std::thread::sleep(Duration::from_secs(6));
+    std::thread::sleep(BREAKS);
     cluster.mend(1);
     let ended = running.finish();
     assert_eq!((ended.code, ended.err.as_str()), (0, ""));

@@ -37,7 +37,7 @@ fn each_rank_has_its_numbers_and_its_host() {
     let body = "echo $RINGREDUCE_RANK $RINGREDUCE_SIZE $RINGREDUCE_LOCAL_RANK \
                 $RINGREDUCE_LOCAL_SIZE $(hostname)";
     let of = |hosts, lines: &[&str]| {
-        let ended = super::start_script(&cluster, hosts, "", body).finish();
+        let ended = start_script(&cluster, hosts, "", body).finish();
         assert_eq!((ended.code, &ended.err[..]), (0, ""), "{ended:?}");
         assert_eq!(ended.sorted(), lines);
     };
