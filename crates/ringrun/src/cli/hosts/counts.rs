@@ -68,8 +68,8 @@ pub(super) fn per_host(word: &str) -> Result<PerHost, String> {
     }
 }
 
-/// The GPUs that programs see on the host with this root folder: CUDA takes those of the variable
-/// up to the first that it can't be.
+/// The GPUs that programs see on the host with this root folder. Of a list in the variable CUDA
+/// takes the devices before the first wrong one.
 fn count_gpus(root: &Path, visible: Option<&str>) -> usize {
     let devices = gpus::count_device_files(root).unwrap_or_default();
     let is_device = |word: &&str| !word.trim().is_empty() && word.trim() != "-1";

@@ -282,7 +282,7 @@ impl AgentThread {
             }
             ToLauncher::Over => self.is_over = true,
             message => {
-                self.has_begun |= matches!(message, ToLauncher::Ready);
+                self.has_begun |= matches!(message, ToLauncher::Ready { .. });
                 self.telling.tell(AgentEvent::Message(message));
             }
         }

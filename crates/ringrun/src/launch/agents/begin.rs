@@ -17,6 +17,7 @@ use nix::unistd::{dup2_stdin, dup2_stdout};
 use super::carrier::Carrier;
 use super::former::{AGENT_NAME, end_former_agents};
 use super::listen::users_secret;
+use super::machine::Machine;
 use super::message::{AgentJob, AgentNumber, DialBack, NodeCounts, ToAgent, ToLauncher, greeting};
 use super::mux::Mux;
 use super::redial::{ATTEMPT_LIMIT, Redial};
@@ -252,7 +253,7 @@ fn begin(
         job.rendezvous.clone(),
     );
     let ended = spawner.and_then(|spawner| {
-        mux.send(&ToLauncher::Ready);
+        mux.send(&ToLauncher::Ready { machine: Machine::of_this_process() });
         let orphans = Orphans::new(inherited, &watcher, &name);
         let lease = Duration::from_secs(job.lease);
         let agent = Agent::new((mux, redial), &spawner, signals, orphans, lease);

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::machine::Machine;
 use crate::cli::Request;
 use crate::cli::environment::Variables;
 use crate::cli::hosts::{Launcher, RankPlacement};
@@ -17,7 +18,7 @@ use crate::launch::torchrun::Rendezvous;
 const GREETING: &str = "ringrun-agent";
 
 /// The version of the messages.
-const PROTOCOL: u32 = 4;
+const PROTOCOL: u32 = 5;
 
 /// An agent's first line: launcher and agent must be of one version, for one kind of processor.
 pub(super) fn greeting() -> String {
@@ -149,8 +150,10 @@ pub(crate) enum ToLauncher {
         greeting: String,
         counts: Option<NodeCounts>,
     },
-    /// The job can begin here.
-    Ready,
+    /// The job can begin here, on this machine.
+    Ready {
+        machine: Option<Machine>,
+    },
     /// The job can't begin here, for which a launcher exits with this code.
     Refused {
         exit_code: u8,

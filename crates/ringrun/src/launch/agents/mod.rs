@@ -5,8 +5,8 @@
 //! bytes. The agent dials the launcher (`redial`, `listen`), and goes on over that encrypted
 //! connection (`connection`, `carrier`), which is made anew when it breaks. A host may also join by
 //! itself (`joining`), without a remote shell. Where hosts are many, agents start further ones
-//! (`tree`). A lost host is reached again (`reach`, `recovery`), and its new agent first ends what
-//! the former one has left (`former`).
+//! (`tree`). Hosts that are one machine are told (`machine`). A lost host is reached again (`reach`,
+//! `recovery`), and its new agent first ends what the former one has left (`former`).
 //! Law: whichever ends first, launcher, agent, remote shell or network, no rank is left running.
 
 mod agent_thread;
@@ -18,6 +18,7 @@ mod former;
 mod frame;
 mod joining;
 mod listen;
+mod machine;
 mod manual;
 mod message;
 mod mux;
@@ -38,7 +39,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -61,6 +61,7 @@ use listen::{Accepting, Listening};
 use message::{AgentJob, NodeCounts, StreamNumbers, ToAgent};
 pub(crate) use message::{RankRecord, ToLauncher};
 use rank_streams::streams;
+use recovery::AgentHandle;
 use remote::Command;
 pub(crate) use remote::{AskedRecords, Commands, HostRecord, RemoteProcess};
 use ringreduce::bootstrap::Instant;
@@ -83,20 +84,6 @@ pub(crate) enum AgentEvent {
     NotStartedByAgent,
     /// The agent has gone, for this reason.
     Lost(String),
-}
-
-struct AgentHandle {
-    host_number: usize,
-    commands: Commands,
-    thread: Option<JoinHandle<()>>,
-    /// The remote shell of this host that has started the agent.
-    shell: Option<u32>,
-    /// The processes that outlived the host's ranks; none while ranks run.
-    left: Option<usize>,
-    /// The agent has ended, or is lost.
-    is_over: bool,
-    /// The agent was told by a signal to end, and starts no rank any more.
-    is_ending: bool,
 }
 
 /// The agents of all hosts but the launcher's own.
@@ -225,7 +212,9 @@ impl Agents {
                         self.reach((request, id), host_number, orphans)?;
                         continue;
                     }
-                    AgentEvent::Message(ToLauncher::Ready) => {}
+                    AgentEvent::Message(ToLauncher::Ready { machine }) => {
+                        self.set_machine(host_number, machine);
+                    }
                     AgentEvent::Message(ToLauncher::ToldToEnd { signal }) => {
                         let signal = Signal::try_from(signal).unwrap_or(Signal::SIGTERM);
                         return Err(Failure::Interrupted(signal));
@@ -244,7 +233,10 @@ impl Agents {
             }
         }
         let mut failures = failures.into_iter();
-        let Some(first) = failures.next() else { return Ok(()) };
+        let Some(first) = failures.next() else {
+            self.warn_of_equal_machines(request);
+            return Ok(());
+        };
         let others: Vec<_> = failures.map(|failure| format!("\n{failure}")).collect();
         Err(if others.is_empty() { first } else { first.and(&others.concat()) })
     }

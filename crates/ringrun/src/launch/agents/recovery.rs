@@ -3,11 +3,28 @@
 use std::thread::JoinHandle;
 
 use super::joining::is_joined;
+use super::machine::Machine;
 use super::remote::{Command, Commands};
-use super::{AgentHandle, Agents, client};
+use super::{Agents, client};
 use crate::cli::Request;
 use crate::failure::Failure;
 use crate::launch::orphans::Orphans;
+
+pub(super) struct AgentHandle {
+    pub(super) host_number: usize,
+    pub(super) commands: Commands,
+    pub(super) thread: Option<JoinHandle<()>>,
+    /// The remote shell of this host that has started the agent.
+    shell: Option<u32>,
+    /// The processes that outlived the host's ranks; none while ranks run.
+    pub(super) left: Option<usize>,
+    /// The agent has ended, or is lost.
+    pub(super) is_over: bool,
+    /// The agent was told by a signal to end, and starts no rank any more.
+    is_ending: bool,
+    /// Known once the agent is ready.
+    pub(super) machine: Option<Machine>,
+}
 
 impl AgentHandle {
     pub(super) fn new(
@@ -15,8 +32,9 @@ impl AgentHandle {
         commands: Commands,
         thread: JoinHandle<()>,
     ) -> Self {
-        let (thread, left, is_over, is_ending) = (Some(thread), None, false, false);
-        Self { host_number, commands, thread, shell, left, is_over, is_ending }
+        let (thread, left, machine) = (Some(thread), None, None);
+        let (is_over, is_ending) = (false, false);
+        Self { host_number, commands, thread, shell, left, is_over, is_ending, machine }
     }
 
     pub(super) fn starts_ranks(&self) -> bool {

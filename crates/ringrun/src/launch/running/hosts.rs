@@ -78,7 +78,7 @@ impl Running<'_> {
                 self.request.warn(&format!("host {host}: {}", printable(&what)));
             }
             ToLauncher::ToldToEnd { signal } => self.told_to_end(host_number, signal),
-            ToLauncher::Ready => self.host_is_back(host_number),
+            ToLauncher::Ready { .. } => self.host_is_back(host_number),
             // The agent's thread takes these.
             ToLauncher::Joined { .. }
             | ToLauncher::Refused { .. }

@@ -4,6 +4,8 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
+use ::harness::cluster::Cluster;
+
 use super::{FOUR, PROMPT, cluster, names_first, start, start_script};
 use crate::harness::Ended;
 
@@ -83,6 +85,26 @@ fn a_host_that_cannot_be_reached_is_named_with_the_words_of_ssh() {
     assert_ne!(changed, known);
     fs::write(cluster.file("known_hosts"), changed).unwrap();
     fails("h0:1,h2:1", &["h2", "Host key verification failed"]);
+}
+
+#[test]
+fn a_host_with_two_names_is_told() {
+    let Some(cluster) = cluster("failures::a_host_with_two_names_is_told", 2) else { return };
+    for (file, line) in [
+        ("hosts", "10.77.0.2 h1.site\n".to_owned()),
+        ("known_hosts", format!("h1.site {}", read(&cluster, "host_key.pub"))),
+    ] {
+        fs::write(cluster.file(file), read(&cluster, file) + &line).unwrap();
+    }
+    let ended = start_script(&cluster, "h0,h1,h1.site", "", "true").finish();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert_eq!(ended.err.matches("hosts h1 and h1.site are one machine").count(), 1, "{ended:?}");
+    assert_eq!(ended.err.lines().count(), 1, "{ended:?}");
+}
+
+/// A file that all hosts see.
+fn read(cluster: &Cluster, file: &str) -> String {
+    fs::read_to_string(cluster.file(file)).unwrap()
 }
 
 fn says(ended: &Ended, words: &[&str]) {

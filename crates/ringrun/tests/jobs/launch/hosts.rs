@@ -26,7 +26,36 @@ fn numbers(folder: &TempDir, environment: &str, options: &str) -> Ended {
          $RINGREDUCE_LOCAL_RANK/$RINGREDUCE_LOCAL_SIZE $GROUP_RANK";
     let words = ["--rsh", &shell].into_iter().chain(options.split_whitespace());
     let words: Vec<_> = words.chain(["sh", "-c", body]).collect();
-    run_under(&format!("{environment} {AS_IS}"), &words)
+    let mut ran = run_under(&format!("{environment} {AS_IS}"), &words);
+    // As they are here.
+    ran.err = ran.err.lines().filter(|line| !line.contains(ONE_MACHINE)).collect();
+    ran
+}
+
+/// The warning of hosts that are one machine.
+const ONE_MACHINE: &str = " are one machine, ";
+
+#[test]
+fn a_host_with_two_names_is_told_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let shell = remote_shell(&folder).display().to_string();
+    let run = |hosts: &str, options: &[&str]| {
+        let words = [options, &["-H", hosts, "--rsh", &shell, "true"]].concat();
+        let ran = run_under(AS_IS, &words);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        ran.err
+    };
+    for (hosts, names) in [
+        ("a.invalid,b.invalid:2,c.invalid", "hosts a.invalid and b.invalid"),
+        ("a.invalid,localhost", "hosts a.invalid and localhost"),
+    ] {
+        let said = run(hosts, &[]);
+        assert!(said.starts_with(&format!("ringrun: {names}{ONE_MACHINE}")), "{said}");
+        assert!(said.ends_with("name it once, with the slots of both\n"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    assert_eq!(run("a.invalid:2", &[]), "");
+    assert_eq!(run("a.invalid,b.invalid", &["--quiet"]), "");
 }
 
 #[test]
