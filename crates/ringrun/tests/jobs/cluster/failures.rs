@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
-use ::harness::cluster::Cluster;
+use ::harness::cluster::{Cluster, SSH};
 
 use super::{FOUR, PROMPT, cluster, names_first, start, start_script};
 use crate::harness::Ended;
@@ -77,10 +77,14 @@ fn a_host_that_cannot_be_reached_is_named_with_the_words_of_ssh() {
     // A host of no name, of no server, and one with another key than it had.
     fails("h0:1,h9:1", &["h9", "Could not resolve hostname"]);
     fails("h0:1,h8:1,h9:1", &["on host h8:", "on host h9:"]);
+    let [known, right, wrong] =
+        ["known_hosts", "host_key.pub", "user_key.pub"].map(|name| read(&cluster, name));
+    // The server knows no key of this user.
+    fs::write(cluster.file("user_key.pub"), "").unwrap();
+    let remedy = format!("`{SSH} h1 true` must work here without a question");
+    fails("h0:1,h1:1", &["Permission denied", &remedy]);
     cluster.stop_sshd(1);
     fails("h0:1,h1:1", &["h1", "Connection refused"]);
-    let file = |name| fs::read_to_string(cluster.file(name)).unwrap();
-    let [known, right, wrong] = ["known_hosts", "host_key.pub", "user_key.pub"].map(file);
     let changed = known.replace(&format!("h2 {right}"), &format!("h2 {wrong}"));
     assert_ne!(changed, known);
     fs::write(cluster.file("known_hosts"), changed).unwrap();

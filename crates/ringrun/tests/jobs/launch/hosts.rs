@@ -13,8 +13,13 @@ use crate::harness::{AS_IS, Ended, run_under, start_under};
 
 /// A remote shell that runs its command here.
 fn remote_shell(folder: &TempDir) -> PathBuf {
+    remote_shell_of(folder, "shift\nexec sh -c \"$*\"")
+}
+
+/// A remote shell that is this script.
+fn remote_shell_of(folder: &TempDir, script: &str) -> PathBuf {
     let path = folder.path().join("rsh");
-    fs::write(&path, "#!/bin/sh\nshift\nexec sh -c \"$*\"\n").unwrap();
+    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
     path
 }
@@ -72,6 +77,21 @@ fn ranks_have_their_numbers_on_every_host() {
         let ran = numbers(&folder, "", options);
         assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{options}");
         assert_eq!(ran.sorted().join(", "), expected, "{options}");
+    }
+}
+
+#[test]
+fn an_agent_of_another_version_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "echo Welcome; echo ringrun-agent 1 0.0.1 x86_64; exec cat > /dev/null";
+    let shell = remote_shell_of(&folder, script).display().to_string();
+    let ran = run_under(AS_IS, &["-H", "a.invalid:1", "--rsh", &shell, "true"]);
+    assert!(ran.code == 1 && ran.out.is_empty(), "{ran:?}");
+    for part in [
+        "cannot start ranks on host a.invalid: rsh started \"ringrun-agent 1 0.0.1 x86_64\", and",
+        ": install the same ringrun",
+    ] {
+        assert!(ran.err.contains(part), "{part}: {ran:?}");
     }
 }
 
