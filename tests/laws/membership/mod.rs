@@ -2,8 +2,12 @@
 //! that once failed is always run again.
 
 mod awaited;
+mod ballots;
 mod busy;
+mod choosing;
 mod closing;
+mod epochs;
+mod news;
 mod nonsense;
 mod quorum;
 mod scale;

@@ -132,3 +132,38 @@ fn the_wait_for_a_quorum_is_that_of_the_call() {
     }
     assert!(loses_quorum(&mut one, later + 2 * SETTINGS.settling));
 }
+
+/// Rank 0 of four has seen the three others end, which have voted alike. It goes on alone unless
+/// they may have decided without it.
+#[test]
+fn the_votes_of_the_dead_say_whether_one_may_go_on() {
+    let at = |epoch| (epoch, 1);
+    let others = Ballot { round: 5, leader: 2 };
+    let accepted = |epoch, participants: &[u32]| Vote {
+        accepted_in: at(epoch),
+        accepted: others,
+        participants: participants.iter().copied().collect(),
+        ..Vote::default()
+    };
+    for (goes_on, call) in [
+        (true, Vote::default()),
+        (true, Vote { promised_in: at(0), promised: others, ..Vote::default() }),
+        (true, accepted(0, &[0, 2, 3])),
+        (false, accepted(0, &[1, 2, 3])),
+        (false, accepted(1, &[0, 1, 2, 3])),
+    ] {
+        let mut one = members(4).swap_remove(0);
+        let votes = LastVotes { call: call.clone(), ..LastVotes::default() };
+        let ended = [1, 2, 3].map(|rank| (rank, Evidence::Certain, Some(votes.clone())));
+        one.step(0, Input::Evidence(&ended));
+        let verdicts = one.step(0, change()).verdicts;
+        let end = match &verdicts[..] {
+            [Verdict::Membership { members, .. }] => *members == Ranks::only(0),
+            [Verdict::QuorumLost { .. }] => false,
+            _ => panic!("{verdicts:?}"),
+        };
+        assert_eq!(end, goes_on, "{call:?}");
+        // Whoever learns of those ballots refuses a lower one.
+        assert!(!goes_on || one.last_votes().call.promised > call.promised, "{call:?}");
+    }
+}
