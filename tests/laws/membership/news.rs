@@ -2,7 +2,7 @@
 
 use ringreduce::recovery::membership::{
     AgreementKind, Ballot, Body, Call, Cause, Entry, Evidence, Input, LastVotes, Member, Message,
-    Ranks, Recovery, Report, Settings, Value, Verdict,
+    Ranks, Recovery, Report, Settings, Value, Verdict, Vote,
 };
 
 use super::{SETTINGS, members};
@@ -29,6 +29,36 @@ fn each_fact_is_told_once() {
         let sends = one.step(0, input).sends;
         let receivers = receivers.into_iter().collect();
         assert_eq!(told(&sends, |it| matches!(it, Body::Revoke(..))), receivers, "{input:?}");
+    }
+}
+
+/// The end of a rank is known before its last vote.
+#[test]
+fn a_last_vote_that_comes_later_is_told() {
+    let mut one = members(4).swap_remove(1);
+    one.step(0, Input::Evidence(&[(3, Evidence::Certain, None)]));
+    let promised = Ballot { round: 1, leader: 0 };
+    let call = Vote { promised_in: (0, 1), promised, ..Vote::default() };
+    let votes = LastVotes { call, ..LastVotes::default() };
+    let end = [(3, Evidence::Certain, Some(votes.clone()))];
+    let sends = one.step(0, Input::Evidence(&end)).sends;
+    let tells = |(_, it): &&(u32, Message)| match &it.body {
+        Body::Revoke(_, ends) => ends.votes == Some((3, votes.clone())),
+        _ => false,
+    };
+    let receivers: Ranks = sends.iter().filter(tells).map(|(to, _)| *to).collect();
+    assert_eq!(receivers, [0, 2].into_iter().collect(), "{sends:?}");
+}
+
+/// What was told before may not have come.
+#[test]
+fn a_member_that_asks_is_told_again() {
+    let mut one = members(3).swap_remove(1);
+    let ask = Message { epoch: 0, slot: 0, body: Body::Ask };
+    let end = certain(2);
+    for input in [Input::Evidence(&end), Input::Message(0, &ask)] {
+        let sends = one.step(0, input).sends;
+        assert_eq!(told(&sends, |it| matches!(it, Body::Revoke(..))), Ranks::only(0), "{input:?}");
     }
 }
 

@@ -1,8 +1,8 @@
 //! Quorums that the last votes of dead ranks complete.
 
 use ringreduce::recovery::membership::{
-    AgreementKind, Ballot, Body, Cause, Ends, Entry, Evidence, Input, LastVotes, Member, Message,
-    Ranks, Settings, Verdict, Vote,
+    AgreementKind, Ballot, Body, Call, Cause, Ends, Entry, Evidence, Input, LastVotes, Member,
+    Message, Ranks, Report, Settings, Verdict, Vote, is_quorum,
 };
 
 use super::{SETTINGS, change, deliver, members};
@@ -166,4 +166,50 @@ fn the_votes_of_the_dead_say_whether_one_may_go_on() {
         // Whoever learns of those ballots refuses a lower one.
         assert!(!goes_on || one.last_votes().call.promised > call.promised, "{call:?}");
     }
+}
+
+#[test]
+fn ranks_that_have_ended_are_no_part_of_a_quorum() {
+    let set = |ranks: &[u32]| ranks.iter().copied().collect::<Ranks>();
+    assert!(!is_quorum(&set(&[0, 1, 2, 3]), &set(&[0, 1]), &set(&[0, 1])));
+}
+
+/// Rank 1 of six has begun a ballot with rank 2. Ranks 3 and 4 may have decided without them, so
+/// without rank 5, too, they are no quorum. That one has promised a higher ballot.
+#[test]
+fn a_ballot_below_the_promise_of_a_dead_rank_begins_again() {
+    let mut one = members(6).swap_remove(1);
+    let voted = |promised, accepted: Ballot| {
+        let participants = if accepted.round > 0 { (3..5).collect() } else { Ranks::NONE };
+        let (promised_in, accepted_in) = ((0, 1), (0, accepted.round.min(1)));
+        let call = Vote { promised_in, promised, accepted_in, accepted, participants };
+        LastVotes { call, ..LastVotes::default() }
+    };
+    let decided = Ballot { round: 4, leader: 3 };
+    for (rank, votes) in [
+        (0, Some(LastVotes::default())),
+        (3, Some(voted(decided, decided))),
+        (4, Some(voted(decided, decided))),
+        (5, None),
+    ] {
+        let evidence = if votes.is_some() { Evidence::Certain } else { Evidence::Suspected };
+        one.step(0, Input::Evidence(&[(rank, evidence, votes)]));
+    }
+    one.step(0, change());
+    let hears = |one: &mut Member, body| -> Vec<Body> {
+        let message = Message { epoch: 0, slot: 1, body };
+        one.step(0, Input::Message(2, &message)).sends.into_iter().map(|(_, it)| it.body).collect()
+    };
+    let own = |round| Ballot { round, leader: 1 };
+    let enters = Body::Enter(Entry { kind: AgreementKind::Change, asks: false });
+    assert_eq!(hears(&mut one, enters), [Body::Prepare(own(5))]);
+    let late = voted(Ballot { round: 7, leader: 5 }, Ballot::default());
+    one.step(0, Input::Evidence(&[(5, Evidence::Certain, Some(late))]));
+    let call = Call { kind: AgreementKind::Change, flags: u64::MAX };
+    let (suspected, cause, accepted) = (Ranks::NONE, None, None);
+    let report = Report { suspected, done: 0, full: 0, call, cause, accepted };
+    let again = hears(&mut one, Body::Promise(own(5), report.clone()));
+    assert_eq!(again, [Body::Prepare(own(8))]);
+    let proposes = hears(&mut one, Body::Promise(own(8), report));
+    assert!(matches!(proposes[..], [Body::Propose(..)]), "{proposes:?}");
 }
