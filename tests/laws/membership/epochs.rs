@@ -73,6 +73,17 @@ fn operations_end_as_the_change_says() {
     assert!(verdicts[2..].iter().all(is_next), "{verdicts:?}");
 }
 
+/// The settlement says whether it has.
+#[test]
+fn no_operation_passes_after_a_revocation() {
+    let settings = Settings { uniform: true, ..SETTINGS };
+    let mut one = Member::new(1, Ranks::first(3).unwrap(), settings).unwrap();
+    for input in [Input::Begin(1), Input::Full(1), Input::Revoke] {
+        one.step(0, input);
+    }
+    assert_eq!(one.step(0, Input::Passed(1)).verdicts, []);
+}
+
 /// The others have settled that operation 1 is done.
 #[test]
 fn a_member_that_lacks_a_settled_result_is_evicted() {
@@ -110,6 +121,13 @@ fn a_sender_in_an_older_epoch_learns_what_it_has_missed() {
     let goodbye = Message { epoch: 0, slot: 0, body };
     assert_eq!(one.step(0, Input::Message(2, &goodbye)).replies, []);
     assert_eq!(one.left(), Ranks::only(2));
+}
+
+#[test]
+fn a_change_without_a_member_evicts_it() {
+    let mut one = members(3).swap_remove(2);
+    let verdicts = changes(&mut one, &decision(0, 2, 0)).verdicts;
+    assert_eq!(verdicts, [Verdict::Evicted { epoch: 1 }]);
 }
 
 #[test]
