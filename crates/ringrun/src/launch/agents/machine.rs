@@ -37,7 +37,7 @@ impl Agents {
         }
     }
 
-    /// Warns of hosts that are one machine. Nodes of Slurm may be by its configuration, and the user
+    /// Warns of hosts that are one machine. Slurm's nodes may be by its configuration, and the user
     /// has started each one of --nnodes.
     pub(super) fn warn_of_equal_machines(&self, request: &Request) {
         if request.launcher == Launcher::Slurm || request.nodes.is_some() {

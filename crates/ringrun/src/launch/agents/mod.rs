@@ -5,7 +5,7 @@
 //! bytes. The agent dials the launcher (`redial`, `listen`), and goes on over that encrypted
 //! connection (`connection`, `carrier`), which is made anew when it breaks. A host may also join by
 //! itself (`joining`), without a remote shell. Where hosts are many, agents start further ones
-//! (`tree`). Hosts that are one machine are told (`machine`). A lost host is reached again (`reach`,
+//! (`tree`). `machine` finds hosts that are one machine. A lost host is reached again (`reach`,
 //! `recovery`), and its new agent first ends what the former one has left (`former`).
 //! Law: whichever ends first, launcher, agent, remote shell or network, no rank is left running.
 

@@ -208,8 +208,8 @@ fn status_of_a_job_shows_the_ranks_of_all_hosts() {
     assert_eq!(running.finish_within(PROMPT).code, 143);
 }
 
-/// The agent's connection stands a short outage; in a longer one it breaks and is made anew. No byte
-/// of the ranks is lost.
+/// The agent's connection stands a short outage; in a longer one it breaks and is made anew. No
+/// byte of the ranks is lost.
 #[test]
 fn a_network_that_comes_back_costs_nothing() {
     let test = "ends::a_network_that_comes_back_costs_nothing";

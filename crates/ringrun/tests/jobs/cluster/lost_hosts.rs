@@ -218,8 +218,8 @@ fn the_ranks_of_a_lost_host_go_to_free_slots() {
     losing.end();
 }
 
-/// Hosts wait for a launcher that is out of reach for the peer timeout and 5 s, and a rank that asks
-/// it who waits gives up after 10 s.
+/// Hosts wait for a launcher that is out of reach for the peer timeout and 5 s, and a rank that
+/// asks it who waits gives up after 10 s.
 #[test]
 fn ranks_go_on_while_the_launcher_is_out_of_reach() {
     let test = "lost_hosts::ranks_go_on_while_the_launcher_is_out_of_reach";

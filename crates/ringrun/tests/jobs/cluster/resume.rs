@@ -221,7 +221,7 @@ fn a_suspended_job_goes_on() {
 struct Freezer(PathBuf);
 
 impl Freezer {
-    /// A group of these processes, and of those that they start; an error where there is no freezer.
+    /// A group of these processes and of those that they start; an error where there is no freezer.
     fn of(name: &str, processes: &[HostProcess]) -> std::io::Result<Self> {
         let group = format!("/sys/fs/cgroup/freezer/ringreduce-{}-{name}", std::process::id());
         std::fs::metadata("/sys/fs/cgroup/freezer/cgroup.procs")?;

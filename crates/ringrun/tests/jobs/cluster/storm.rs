@@ -1,8 +1,8 @@
 //! A storm over hosts: ranks are killed and stopped, cables are pulled out, the network falls into
-//! two parts, connections are destroyed, agents are killed and stopped, the launcher is killed, one fault
-//! after the other on a network that loses packets, while all ranks check sums. Law: every fault is survived,
-//! no rank is named that had none, and lost ranks come back; of a job without its launcher nothing
-//! is left.
+//! two parts, connections are destroyed, agents are killed and stopped, the launcher is killed, one
+//! fault after the other on a network that loses packets, while all ranks check sums. Law: every
+//! fault is survived, no rank is named that had none, and lost ranks come back; of a job without
+//! its launcher nothing is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
