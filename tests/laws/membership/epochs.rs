@@ -149,3 +149,53 @@ fn a_decision_of_a_newer_epoch_evicts() {
     let verdicts = one.step(0, Input::Message(0, &decision(1, 3, 0))).verdicts;
     assert_eq!(verdicts, [Verdict::Evicted { epoch: 2 }]);
 }
+
+/// A settlement has failed operation 1 here, though its result is there, and the change says that
+/// all have it: its caller waits no more.
+#[test]
+fn an_operation_ends_once() {
+    let settings = Settings { uniform: true, ..SETTINGS };
+    let mut one = Member::new(1, Ranks::first(3).unwrap(), settings).unwrap();
+    for input in [Input::Begin(1), Input::Full(1), Input::Revoke] {
+        one.step(0, input);
+    }
+    let Body::Decide(value) = decision(0, 3, 0).body else { panic!("no decision") };
+    let value = Value { kind: AgreementKind::Settle, ..value };
+    let settled = Message { epoch: 0, slot: 0, body: Body::Decide(value) };
+    let verdicts = one.step(0, Input::Message(0, &settled)).verdicts;
+    assert_eq!(verdicts, [Verdict::Failed(1)]);
+    let verdicts = changes(&mut one, &decision(0, 3, 1)).verdicts;
+    assert!(verdicts.len() == 1 && is_next(&verdicts[0]), "{verdicts:?}");
+}
+
+/// The program has given up a change that was decided all the same. It goes on in its epoch, but for
+/// a member that is lost there.
+#[test]
+fn a_change_that_was_given_up_counts_while_all_its_members_are_there() {
+    for is_lost in [false, true] {
+        let mut one = members(3).swap_remove(1);
+        one.step(0, change());
+        one.step(0, Input::Withdraw);
+        one.step(0, Input::Message(0, &decision(0, 3, 0)));
+        if is_lost {
+            one.step(0, Input::Evidence(&[(2, Evidence::Certain, Some(LastVotes::default()))]));
+        }
+        let again = one.step(0, change());
+        assert_eq!(again.verdicts.iter().any(is_next), !is_lost, "{again:?}");
+        assert_eq!(again.sends.is_empty(), !is_lost, "{again:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_evicts_asks_all_for_their_calls_at_once() {
+    for evict_missing in [false, true] {
+        let mut one = members(3).swap_remove(1);
+        let deadline = Some(100 * SETTINGS.answer_timeout);
+        let sends = one.step(0, Input::Change { deadline, evict_missing }).sends;
+        let body = Body::Enter(Entry { kind: AgreementKind::Change, asks: evict_missing });
+        let call = Message { epoch: 0, slot: 1, body };
+        // The leader alone is told otherwise, and asks nobody for so short a time.
+        let told = if evict_missing { &[0, 2][..] } else { &[0] };
+        assert_eq!(sends, told.iter().map(|&to| (to, call.clone())).collect::<Vec<_>>());
+    }
+}

@@ -65,10 +65,9 @@ impl World {
         let progress = self.store.adopt(ours).unwrap();
         let mut command = harness::process(self.body);
         command.env(ARGUMENT, format!("{number} {}", self.over().display()));
-        command
-            .env("RINGREDUCE_RANK", (number % self.size).to_string())
-            .env("RINGREDUCE_STORE", "fd:0");
-        command.env("RINGREDUCE_SIZE", self.size.to_string());
+        // A process beyond the members joins with a rank of its own.
+        command.env("RINGREDUCE_RANK", number.to_string()).env("RINGREDUCE_STORE", "fd:0");
+        command.env("RINGREDUCE_SIZE", self.size.max(number + 1).to_string());
         command
             .env("RINGREDUCE_TRANSPORT", self.transport)
             .env("RINGREDUCE_CACHE", self.folder.path());
