@@ -168,8 +168,8 @@ fn an_operation_ends_once() {
     assert!(verdicts.len() == 1 && is_next(&verdicts[0]), "{verdicts:?}");
 }
 
-/// The program has given up a change that was decided all the same. It goes on in its epoch, but for
-/// a member that is lost there.
+/// The program has given up a change that was decided all the same. It goes on in that epoch,
+/// unless a member is lost there.
 #[test]
 fn a_change_that_was_given_up_counts_while_all_its_members_are_there() {
     for is_lost in [false, true] {
