@@ -18,6 +18,7 @@ use super::topology::{PeerInfo, hosts};
 use super::{Bootstrap, listen, open_process_table};
 use crate::config::{Config, MAX_TIMEOUT, StoreAddr, Transport, deadline_after};
 use crate::error::{Error, Result};
+use crate::health::process_table::LaunchedRanks;
 use crate::memory::resource_limit::raise_descriptor_limit;
 use crate::sync::Instant;
 
@@ -87,14 +88,17 @@ impl Bootstrap {
     }
 
     /// The joiners that can be admitted, as a list for all members. Others are refused with the
-    /// reason, but for those whose rank a member has: they wait until the members have noticed that
-    /// it has ended, or go on without it. A host that the launcher has lost may live, with its
-    /// ranks, when others take their place. The list is empty if this rank's store is not a
-    /// launcher's.
+    /// reason, but for those that take the place of a member that may live: they wait until the
+    /// members go on without it. The list is empty if this rank's store is not a launcher's.
+    /// `is_lost` says what this rank knows of each one.
     ///
     /// # Errors
     /// If the launcher does not answer until `deadline`, or for ten seconds.
-    pub(crate) fn list_joiners(&self, deadline: Instant) -> Result<Vec<u8>> {
+    pub(crate) fn list_joiners(
+        &self,
+        deadline: Instant,
+        is_lost: impl Fn(usize) -> bool,
+    ) -> Result<Vec<u8>> {
         let Some((_turn, mut store)) = self.launcher_store()? else { return Ok(Vec::new()) };
         let deadline = deadline.min(Instant::now() + LAUNCHER_ANSWER_TIMEOUT);
         let list = store
@@ -102,7 +106,17 @@ impl Bootstrap {
             .unwrap_or_default();
         let mut admissible = Encoder::default();
         let joiners = decode_joiners(&list)?;
-        let has_member = |rank| self.peers.iter().any(|peer| peer.job_rank == rank);
+        // The launcher starts a rank again once its process has ended, and tells all hosts of that
+        // end, or once it has lost the rank's host, which may live on with its ranks.
+        let ids: Vec<_> = self.peers.iter().map(|peer| peer.launched).collect();
+        let launched = LaunchedRanks::new(self.process_table.as_ref(), None, 0, &ids);
+        let own = &self.peers[self.rank].identity;
+        let may_live = |peer: &PeerInfo| {
+            let is_far = peer.identity != *own && peer.launched != 0;
+            is_far && !is_lost(peer.rank) && launched.ended(peer.rank).is_none()
+        };
+        let has_member =
+            |rank| self.peers.iter().any(|peer| peer.job_rank == rank && may_live(peer));
         // A host that the launcher has just lost may have a joiner for the same rank.
         let newest = joiners.chunk_by(|one, next| one.job_rank() == next.job_rank());
         let newest = newest.filter_map(<[Joiner]>::last);

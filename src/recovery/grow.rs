@@ -6,6 +6,7 @@
 use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::membership::Ranks;
@@ -42,7 +43,8 @@ impl Communicator {
     pub fn queued_joiners(&self) -> Result<usize> {
         match &*self.origin {
             Origin::Processes(bootstrap) => {
-                let list = bootstrap.list_joiners(deadline_after(MAX_TIMEOUT))?;
+                let list =
+                    bootstrap.list_joiners(deadline_after(MAX_TIMEOUT), self.lost_by_messages())?;
                 Ok(decode_joiners(&list)?.len())
             }
             Origin::Threads(_) => Ok(0),
@@ -110,6 +112,12 @@ impl Communicator {
         self.change_membership(CALL, until, false, joiners).map(Some)
     }
 
+    /// Whether a rank is lost, as far as messages have shown.
+    fn lost_by_messages(&self) -> impl Fn(usize) -> bool + use<> {
+        let lost = self.rank_info.messages.lost_flags();
+        move |rank| lost[rank].load(Ordering::Relaxed)
+    }
+
     /// The join queue, which rank 0 fetches and broadcasts.
     fn joiners(&mut self, until: Instant) -> Result<Vec<Joiner>> {
         self.engine_on_this_thread(CALL)?.0.check_usable(CALL)?;
@@ -117,7 +125,7 @@ impl Communicator {
         let left = until.saturating_duration_since(Instant::now());
         // The others wait for the launcher's answer to rank 0, which comes before their limit.
         let asked = match self.rank() {
-            0 => bootstrap.list_joiners(Instant::now() + left / 2),
+            0 => bootstrap.list_joiners(Instant::now() + left / 2, self.lost_by_messages()),
             _ => Ok(Vec::new()),
         };
         let mut length = [asked.as_ref().map_or(u64::MAX, |list| list.len() as u64)];
