@@ -90,3 +90,18 @@ fn a_new_leader_has_as_much_time_as_the_first() {
     }
     assert!(leads(ended + 3 * due));
 }
+
+/// Rank 2 had given up its call before the leader asked all, and stays away. Rank 1 waits with the
+/// leader.
+#[test]
+fn a_member_that_gave_up_and_stays_away_is_named() {
+    let mut one = members(3).swap_remove(0);
+    let enters = Body::Enter(Entry { kind: AgreementKind::Change, asks: false });
+    for (rank, body) in [(2, enters.clone()), (2, Body::Withdraw)] {
+        one.step(0, Input::Message(rank, &Message { epoch: 0, slot: 1, body }));
+    }
+    one.step(0, Input::Change { deadline: Some(100), evict_missing: false });
+    one.step(0, Input::Message(1, &Message { epoch: 0, slot: 1, body: enters }));
+    let verdicts = one.step(100, Input::Tick).verdicts;
+    assert_eq!(verdicts, [Verdict::TimedOut { missing: Ranks::only(2) }]);
+}

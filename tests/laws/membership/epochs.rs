@@ -25,6 +25,13 @@ fn changes(one: &mut Member, decision: &Message) -> Outputs {
     one.step(0, Input::Message(0, decision))
 }
 
+/// Rank 0 tells the settlement that operations up to `last` are done.
+fn settles(one: &mut Member, last: u64) -> Outputs {
+    let Body::Decide(value) = decision(0, 3, last).body else { panic!("no decision") };
+    let value = Value { kind: AgreementKind::Settle, ..value };
+    one.step(0, Input::Message(0, &Message { epoch: 0, slot: 0, body: Body::Decide(value) }))
+}
+
 fn is_next(verdict: &Verdict) -> bool {
     matches!(verdict, Verdict::Membership { epoch: 1, .. })
 }
@@ -91,10 +98,7 @@ fn a_member_that_lacks_a_settled_result_is_evicted() {
     let mut one = Member::new(1, Ranks::first(3).unwrap(), settings).unwrap();
     one.step(0, Input::Begin(1));
     one.step(0, Input::Revoke);
-    let Body::Decide(value) = decision(0, 3, 1).body else { panic!("no decision") };
-    let value = Value { kind: AgreementKind::Settle, ..value };
-    let settled = Message { epoch: 0, slot: 0, body: Body::Decide(value) };
-    let verdicts = one.step(0, Input::Message(0, &settled)).verdicts;
+    let verdicts = settles(&mut one, 1).verdicts;
     assert_eq!(verdicts, [Verdict::Evicted { epoch: 0 }]);
 }
 
@@ -159,10 +163,7 @@ fn an_operation_ends_once() {
     for input in [Input::Begin(1), Input::Full(1), Input::Revoke] {
         one.step(0, input);
     }
-    let Body::Decide(value) = decision(0, 3, 0).body else { panic!("no decision") };
-    let value = Value { kind: AgreementKind::Settle, ..value };
-    let settled = Message { epoch: 0, slot: 0, body: Body::Decide(value) };
-    let verdicts = one.step(0, Input::Message(0, &settled)).verdicts;
+    let verdicts = settles(&mut one, 0).verdicts;
     assert_eq!(verdicts, [Verdict::Failed(1)]);
     let verdicts = changes(&mut one, &decision(0, 3, 1)).verdicts;
     assert!(verdicts.len() == 1 && is_next(&verdicts[0]), "{verdicts:?}");

@@ -1,6 +1,8 @@
 //! Bytes and messages that no member sends: they are refused, or do no harm.
 
-use ringreduce::recovery::membership::{Input, Message, decode, encode};
+use ringreduce::recovery::membership::{
+    AgreementKind, Body, Entry, Input, Message, decode, encode,
+};
 use ringreduce::sim::Random;
 
 use super::{change, members};
@@ -85,5 +87,19 @@ fn the_memory_of_a_member_is_bounded() {
         let stored = format!("{one:?}").len();
         println!("{kind}: {received} messages, {stored} characters stored");
         assert!(stored <= MOST_STORED, "{received} messages of kind {kind}: {stored} characters");
+    }
+}
+
+/// Members are at most one agreement apart, so that nothing is kept of those far ahead.
+#[test]
+fn an_agreement_far_ahead_is_ignored() {
+    let body = Body::Enter(Entry { kind: AgreementKind::Agree, asks: false });
+    for (slot, is_kept) in [(8, true), (9, false)] {
+        let mut one = members(3).swap_remove(0);
+        // A sign of life, which is kept in any case.
+        one.step(0, Input::Message(1, &Message { epoch: 0, slot: 1, body: body.clone() }));
+        let before = format!("{one:?}");
+        one.step(0, Input::Message(1, &Message { epoch: 0, slot, body: body.clone() }));
+        assert_eq!(format!("{one:?}") != before, is_kept, "{slot}");
     }
 }
