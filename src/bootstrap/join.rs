@@ -89,39 +89,19 @@ impl Bootstrap {
 
     /// The joiners that can be admitted, as a list for all members. Others are refused with the
     /// reason, but for those that take the place of a member that may live: they wait until the
-    /// members go on without it. The list is empty if this rank's store is not a launcher's.
-    /// `is_lost` says what this rank knows of each one.
+    /// members go on without it. `lost` are the ranks that are lost, as far as this rank has seen.
+    /// The list is empty if this rank's store is not a launcher's.
     ///
     /// # Errors
     /// If the launcher does not answer until `deadline`, or for ten seconds.
-    pub(crate) fn list_joiners(
-        &self,
-        deadline: Instant,
-        is_lost: impl Fn(usize) -> bool,
-    ) -> Result<Vec<u8>> {
+    pub(crate) fn list_joiners(&self, deadline: Instant, lost: &[usize]) -> Result<Vec<u8>> {
         let Some((_turn, mut store)) = self.launcher_store()? else { return Ok(Vec::new()) };
         let deadline = deadline.min(Instant::now() + LAUNCHER_ANSWER_TIMEOUT);
         let list = store
             .queue_request(FrameKind::ListJoiners, &[], Duration::ZERO, deadline)?
             .unwrap_or_default();
         let mut admissible = Encoder::default();
-        let joiners = decode_joiners(&list)?;
-        // The launcher starts a rank again once its process has ended, and tells all hosts of that
-        // end, or once it has lost the rank's host, which may live on with its ranks.
-        let ids: Vec<_> = self.peers.iter().map(|peer| peer.launched).collect();
-        let launched = LaunchedRanks::new(self.process_table.as_ref(), None, 0, &ids);
-        let own = &self.peers[self.rank].identity;
-        let may_live = |peer: &PeerInfo| {
-            let is_far = peer.identity != *own && peer.launched != 0;
-            is_far && !is_lost(peer.rank) && launched.ended(peer.rank).is_none()
-        };
-        let has_member =
-            |rank| self.peers.iter().any(|peer| peer.job_rank == rank && may_live(peer));
-        // A host that the launcher has just lost may have a joiner for the same rank.
-        let newest = joiners.chunk_by(|one, next| one.job_rank() == next.job_rank());
-        let newest = newest.filter_map(<[Joiner]>::last);
-        let with_place = newest.filter(|joiner| !has_member(joiner.job_rank()));
-        for Joiner { number: ticket, record } in with_place {
+        for Joiner { number: ticket, record } in self.with_place(&decode_joiners(&list)?, lost) {
             match self.check_admissible(record) {
                 Ok(()) => {
                     admissible = admissible.u64(*ticket).counted_bytes(&joiner_message(record))
@@ -134,6 +114,28 @@ impl Bootstrap {
             }
         }
         Ok(admissible.0)
+    }
+
+    /// The joiners but those that take the place of a member that may live. The launcher starts a
+    /// rank again once its process has ended, and tells all hosts of that end, or once it has lost
+    /// the rank's host, which may live on with its ranks.
+    fn with_place<'a>(&self, joiners: &'a [Joiner], lost: &[usize]) -> Vec<&'a Joiner> {
+        if joiners.is_empty() {
+            return Vec::new();
+        }
+        let ids: Vec<_> = self.peers.iter().map(|peer| peer.launched).collect();
+        let launched = LaunchedRanks::new(self.process_table.as_ref(), None, 0, &ids);
+        let own = &self.peers[self.rank].identity;
+        let may_live = |peer: &PeerInfo| {
+            let is_far = peer.identity != *own && peer.launched != 0;
+            is_far && !lost.contains(&peer.rank) && launched.ended(peer.rank).is_none()
+        };
+        let has_member =
+            |rank| self.peers.iter().any(|peer| peer.job_rank == rank && may_live(peer));
+        // A host that the launcher has just lost may have a joiner for the same rank.
+        let of_rank = joiners.chunk_by(|one, next| one.job_rank() == next.job_rank());
+        let newest = of_rank.filter_map(<[Joiner]>::last);
+        newest.filter(|joiner| !has_member(joiner.job_rank())).collect()
     }
 
     fn check_admissible(&self, record: &RankRecord) -> Result<()> {

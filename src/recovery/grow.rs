@@ -6,7 +6,6 @@
 use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::membership::Ranks;
@@ -36,15 +35,16 @@ impl Communicator {
 
     /// The number of ranks that wait in the join queue for [`Self::grow`]. One rank may call this
     /// alone, to tell the others when they shall call `grow`: it costs a question to the launcher,
-    /// and no other rank takes part. 0 where there is no join queue.
+    /// and no other rank takes part. 0 where there is no join queue. A rank that takes the place of
+    /// one that may live, on a host that `ringrun` has lost, counts once that one is known as lost.
     ///
     /// # Errors
     /// [`Error::Store`] if the launcher does not answer: this communicator still works then.
     pub fn queued_joiners(&self) -> Result<usize> {
         match &*self.origin {
             Origin::Processes(bootstrap) => {
-                let list =
-                    bootstrap.list_joiners(deadline_after(MAX_TIMEOUT), self.lost_by_messages())?;
+                let lost = self.monitor().lost();
+                let list = bootstrap.list_joiners(deadline_after(MAX_TIMEOUT), &lost)?;
                 Ok(decode_joiners(&list)?.len())
             }
             Origin::Threads(_) => Ok(0),
@@ -112,12 +112,6 @@ impl Communicator {
         self.change_membership(CALL, until, false, joiners).map(Some)
     }
 
-    /// Whether a rank is lost, as far as messages have shown.
-    fn lost_by_messages(&self) -> impl Fn(usize) -> bool + use<> {
-        let lost = self.rank_info.messages.lost_flags();
-        move |rank| lost[rank].load(Ordering::Relaxed)
-    }
-
     /// The join queue, which rank 0 fetches and broadcasts.
     fn joiners(&mut self, until: Instant) -> Result<Vec<Joiner>> {
         self.engine_on_this_thread(CALL)?.0.check_usable(CALL)?;
@@ -125,7 +119,7 @@ impl Communicator {
         let left = until.saturating_duration_since(Instant::now());
         // The others wait for the launcher's answer to rank 0, which comes before their limit.
         let asked = match self.rank() {
-            0 => bootstrap.list_joiners(Instant::now() + left / 2, self.lost_by_messages()),
+            0 => bootstrap.list_joiners(Instant::now() + left / 2, &self.monitor().lost()),
             _ => Ok(Vec::new()),
         };
         let mut length = [asked.as_ref().map_or(u64::MAX, |list| list.len() as u64)];

@@ -124,7 +124,7 @@ fn reach(
                     let (address, deadline) = (addresses[index], Instant::now() + ATTEMPT_LIMIT);
                     match SealedStream::dial(address, secret, number.word(), deadline) {
                         Ok(stream) => {
-                            // It is asked first once the connection has broken.
+                            // Once the connection has broken, this address is dialled first.
                             addresses[..=index].rotate_right(1);
                             return Ok((stream, addresses));
                         }

@@ -1,4 +1,4 @@
-//! What docs/hosts.md shows of jobs over two hosts is what these print.
+//! Jobs over two hosts print what docs/hosts.md shows.
 
 use std::path::Path;
 use std::process::Stdio;
