@@ -355,7 +355,8 @@ impl Bootstrap {
             let tx = tcp::Tx::new(Box::new(CallSender(far.clone())), count, out)?;
             links.add_tx(peer, Box::new(tx.with_checksums(checks)));
             let rx = tcp::Rx::new(Box::new(CallReceiver::new(far.clone(), streams)), count, back)?;
-            links.add_rx(peer, Box::new(rx.with_checksums(checks)));
+            let rx = rx.with_checksums(checks).with_delayed_acknowledgements();
+            links.add_rx(peer, Box::new(rx));
             // Both directions of messages share one stream: an answer carries the acknowledgement
             // of what it answers.
             let one = StreamCount { streams: 1, ..count };

@@ -21,6 +21,9 @@ use crate::transport::{self, Fault, Frame, PeekedHeader, poll};
 /// Bytes that a look reads after a header; fewer than `MIN_DIRECT_BYTES`, and than each slot has.
 const READ_AHEAD: usize = 2 << 10;
 
+/// The longest frame that an Ethernet carries in one segment, about.
+const MAX_SHORT_FRAME: usize = 1400;
+
 /// Shorter payloads are copied, which costs less than the second system call of a direct receive.
 const MIN_DIRECT_BYTES: usize = 16 << 10;
 
@@ -56,6 +59,8 @@ pub struct Rx {
     payload_verified: bool,
     /// A look at the next header reads what follows it as well.
     reads_ahead: bool,
+    /// Acknowledgements of short frames are delayed.
+    delays_acknowledgements: bool,
     /// The received bytes of the payload are in the memory of a `recv_into`, not in this one.
     is_elsewhere: bool,
 }
@@ -91,6 +96,7 @@ impl Rx {
             crc: 0,
             payload_verified: false,
             reads_ahead: false,
+            delays_acknowledgements: false,
             is_elsewhere: false,
         })
     }
@@ -108,6 +114,15 @@ impl Rx {
     #[must_use]
     pub(crate) fn with_read_ahead(mut self) -> Self {
         self.reads_ahead = !self.layout.is_sealed() && self.lanes.len() == 1;
+        self
+    }
+
+    /// Makes the system acknowledge short frames a few at once. The sockets of this link carry
+    /// nothing to the sender, so each acknowledgement would be a segment of its own, which costs
+    /// both hosts more than the frame's bytes do.
+    #[must_use]
+    pub(crate) fn with_delayed_acknowledgements(mut self) -> Self {
+        self.delays_acknowledgements = true;
         self
     }
 
@@ -335,6 +350,10 @@ impl transport::Rx for Rx {
     }
 
     fn release(&mut self) {
+        if self.delays_acknowledgements && self.frame_len <= MAX_SHORT_FRAME {
+            let lane = self.lane();
+            self.lanes[lane].delay_acknowledgements();
+        }
         let ahead = self.received - self.frame_len.min(self.received);
         let next = self.start + self.received - ahead;
         self.memory.copy_within(next..next + ahead, self.start);

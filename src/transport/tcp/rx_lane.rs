@@ -8,9 +8,14 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 use super::opening::{AcceptStreams, NewerStream};
+use super::socket::delay_acknowledgements;
 use super::{End, bytes_moved, look};
 use crate::transport::Fault;
 use crate::transport::aead::OpeningKey;
+
+/// Calls of [`Lane::delay_acknowledgements`] from one that tells the system to the next. After a
+/// pause of 40 ms, in which it sends the last one, the system acknowledges at once again.
+const CALLS_PER_DELAY: u32 = 16;
 
 /// One stream.
 #[derive(Default)]
@@ -21,6 +26,8 @@ pub(super) struct Lane {
     pub(super) opener: Option<OpeningKey>,
     /// Bytes that have been received on all connections, without hellos.
     received: u64,
+    /// Calls of [`Self::delay_acknowledgements`].
+    delays: u32,
     /// The number of the connection among those of the stream.
     generation: u32,
     /// A newer connection, which follows once the present one has been read to its end.
@@ -150,6 +157,16 @@ impl Lane {
                 Ok(())
             }
         }
+    }
+
+    /// Lets the system acknowledge later what has come.
+    pub(super) fn delay_acknowledgements(&mut self) {
+        if let Some(stream) = self.stream.as_deref()
+            && self.delays.is_multiple_of(CALLS_PER_DELAY)
+        {
+            delay_acknowledgements(stream);
+        }
+        self.delays = self.delays.wrapping_add(1);
     }
 
     /// True while the peer has not made a broken stream anew.
