@@ -205,14 +205,17 @@ impl Prober<'_> {
         let at = group.ranks.iter().position(|&rank| rank as usize == self.rank_info.rank);
         let mine = at.unwrap_or(0) * part_bytes..(at.unwrap_or(0) + 1) * part_bytes;
         let request = request(Collective::AllGather, part_bytes, None);
-        let gathered = self.fastest_try(group, LARGE_CALLS_PER_TRY, |prober| {
+        let gathered = self.fastest_try(group, LARGE_CALLS_PER_TRY, true, |prober| {
             let all_parts = 0..memory.len();
             let buffer = Buffer::in_one_memory(&mut memory, mine.clone(), all_parts);
             prober.call(Some(group), Algorithm::Ring, &request, &buffer)
         })?;
         let (part, hop) = (part_bytes as f64, ours * latency + others);
         let byte = ((gathered - hops * hop) / size - step).max(0.0) / part;
-        let reduced = self.all_reduce(group, &mut memory)?;
+        // Where the all-gather was not repeated, all ranks know how long it took. Its links are
+        // those of the all-reduce.
+        let is_repeated = gathered <= SECONDS_PER_MEASUREMENT;
+        let reduced = self.all_reduce(group, &mut memory, is_repeated)?;
         let moved = (2.0 * size - 1.0) * (step + part * byte) + 2.0 * hops * hop;
         let reduce = (reduced - moved).max(0.0) / (hops * part);
         Ok([latency, step, byte.max(1e-13), reduce])
@@ -221,30 +224,38 @@ impl Prober<'_> {
     fn barrier(&mut self, group: &ProbeGroup, by: Algorithm) -> Result<f64, Halt> {
         let request = request(Collective::Barrier, 1, Some(ReduceOp::Max));
         let mut token = [0];
-        self.fastest_try(group, SMALL_CALLS_PER_TRY, |prober| {
+        self.fastest_try(group, SMALL_CALLS_PER_TRY, true, |prober| {
             prober.call(Some(group), by, &request, &Buffer::in_place(&mut token))
         })
     }
 
-    fn all_reduce(&mut self, group: &ProbeGroup, memory: &mut [u8]) -> Result<f64, Halt> {
+    fn all_reduce(
+        &mut self,
+        group: &ProbeGroup,
+        memory: &mut [u8],
+        opens: bool,
+    ) -> Result<f64, Halt> {
         let mut request = request(Collective::AllReduce, memory.len() / 4, Some(ReduceOp::Sum));
         request.dtype = DataType::F32;
-        self.fastest_try(group, LARGE_CALLS_PER_TRY, |prober| {
+        self.fastest_try(group, LARGE_CALLS_PER_TRY, opens, |prober| {
             prober.call(Some(group), Algorithm::Ring, &request, &Buffer::in_place(memory))
         })
     }
 
     /// Seconds of one call in the fastest of some tries of up to `calls` calls, as many as there is
-    /// time for.
+    /// time for; `opens` if a call before them is to open the links.
     fn fastest_try(
         &mut self,
         group: &ProbeGroup,
         calls: usize,
+        opens: bool,
         mut call: impl FnMut(&mut Self) -> Result<(), Halt>,
     ) -> Result<f64, Halt> {
         // The first call fills the caches, and waits for ranks that come late. The next one tells
         // all ranks how many calls there is time for.
-        self.open_links(&mut call)?;
+        if opens {
+            self.open_links(&mut call)?;
+        }
         let mine = self.seconds_per_call(1, &mut call)?;
         let first = self.longest_of_all(group, mine)?;
         let affordable = (SECONDS_PER_MEASUREMENT / first.max(f64::MIN_POSITIVE)) as usize;
