@@ -128,6 +128,55 @@ fn tasks_of_srun_are_ranks_and_start_no_ringrun() {
     slurm.left_nothing();
 }
 
+/// Here no agent watches the ranks, and Slurm leaves the others running.
+#[test]
+fn a_killed_task_of_srun_is_named_by_the_others() {
+    let test = "a_killed_task_of_srun_is_named_by_the_others";
+    let Some(slurm) = Slurm::new(test, 3) else { return };
+    let killed = ranks("srun --kill-on-bad-exit=0", "is_killed 3 0");
+    let ended = slurm.run(FOUR_TASKS, &format!("{killed}\necho code $?"));
+    assert_eq!(ended.out.matches("\nlost rank 3 known at ").count(), 3, "{ended:?}");
+    assert!(ended.out.ends_with("code 137\n"), "{ended:?}");
+    slurm.left_nothing();
+}
+
+/// The least of some turns counts, which other programs have disturbed least.
+#[test]
+fn jobs_of_one_allocation_run_at_once_and_start_within_a_second_of_srun() {
+    let test = "jobs_of_one_allocation_run_at_once_and_start_within_a_second_of_srun";
+    let Some(slurm) = Slurm::new(test, 3) else { return };
+    let calls = ranks(RINGRUN, "calls 1000 10");
+    let script = format!(
+        "{calls} > /run/cluster/first &
+        {calls} > /run/cluster/second
+        wait
+        cat /run/cluster/first /run/cluster/second
+        for turn in 1 2 3 4 5; do
+            began=$(date +%s%N)
+            srun hostname > /run/cluster/names
+            middle=$(date +%s%N)
+            {RINGRUN} hostname > /run/cluster/others || exit
+            ended=$(date +%s%N)
+            echo srun $((middle - began)) ns
+            echo ringrun $((ended - middle)) ns
+        done
+        sort /run/cluster/names > /run/cluster/sorted
+        sort /run/cluster/others | diff - /run/cluster/sorted && echo same"
+    );
+    let ended = slurm.run(FOUR_TASKS, &script);
+    assert_eq!(ended.out.matches("right\n").count(), 8, "{ended:?}");
+    assert!(ended.out.ends_with("same\n"), "{ended:?}");
+    let least = |name: &str| {
+        let lines = ended.out.lines().filter_map(|line| line.strip_prefix(name));
+        let times = lines.filter_map(|line| line.strip_suffix(" ns")?.trim().parse().ok());
+        Duration::from_nanos(times.min().unwrap_or_else(|| panic!("{ended:?}")))
+    };
+    let [srun, ringrun] = ["srun", "ringrun"].map(least);
+    println!("srun {srun:.2?}, ringrun {ringrun:.2?}");
+    assert!(ringrun < srun + Duration::from_secs(1), "{ended:?}");
+    slurm.left_nothing();
+}
+
 /// Slurm tells the batch script and all processes of its steps to end, and kills them after
 /// KillWait. Without control groups Slurm finds no process whose parent has ended, so that the
 /// ranks here end when they are told to.
