@@ -56,7 +56,7 @@ const SSHD: &str = "/usr/sbin/sshd -f /run/cluster/sshd_config -E /run/sshd/log"
 /// Without PAM sshd asks no service of the machine, and without syslog it tells none.
 const SSHD_CONFIG: &str = "\
 Port 22
-AddressFamily inet
+AddressFamily any
 HostKey /run/cluster/host_key
 AuthorizedKeysFile /run/cluster/user_key.pub
 PermitRootLogin prohibit-password
@@ -201,6 +201,23 @@ impl Cluster {
         };
         change("del", number);
         change("add", 100 + number);
+    }
+
+    /// Gives each host an address of IPv6, which its name stands for, in place of that of IPv4.
+    pub fn leave_only_ipv6(&self) {
+        let mut addresses = String::from("::1 localhost\n");
+        let mut known_hosts = fs::read_to_string(self.file("known_hosts")).unwrap();
+        for (number, host) in (1..).zip(&self.hosts) {
+            host.does(&format!("ip address del 10.77.0.{number}/24 dev eth0")).unwrap();
+            // Nobody else has the address, so that nobody is asked about it.
+            host.does(&format!("ip address add fd77::{number}/64 dev eth0 nodad")).unwrap();
+            let name = name(number - 1);
+            addresses += &format!("fd77::{number} {name}\n");
+            known_hosts =
+                known_hosts.replace(&format!("{name} "), &format!("{name},fd77::{number} "));
+        }
+        fs::write(self.file("hosts"), addresses).unwrap();
+        fs::write(self.file("known_hosts"), known_hosts).unwrap();
     }
 
     /// Gives the first two hosts a network of their own too: 10.78.0.1 and 10.78.0.2.

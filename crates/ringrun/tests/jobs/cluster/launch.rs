@@ -11,7 +11,8 @@ use ::harness::share::random_range;
 use nix::sys::signal::Signal;
 
 use super::{
-    FOUR, Running, cluster, ringrun, said_nothing, script, start, start_body, start_script,
+    FOUR, Running, cluster, ringrun, said_nothing, script, start, start_body, start_body_on,
+    start_script,
 };
 use crate::harness::{AS_RANK, BODY, Process, RINGRUN, myself};
 use crate::job::Job;
@@ -27,6 +28,25 @@ fn ranks_of_two_hosts_sum() {
         assert_eq!(ended.out.matches("up ").count(), 4, "{ended:?}");
         said_nothing(&ended);
     }
+}
+
+/// The agents dial the launcher, and ranks each other, by IPv6.
+#[test]
+fn hosts_with_ipv6_alone_run_jobs() {
+    let Some(cluster) = cluster("launch::hosts_with_ipv6_alone_run_jobs", 3) else { return };
+    cluster.leave_only_ipv6();
+    let hosts = "h0:1,h1:2,h2:1";
+    let ended = start_body_on(&cluster, hosts, "--fanout 1", "calls 100000 40").finish();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert_eq!(ended.out.matches("right\n").count(), 4, "{ended:?}");
+    said_nothing(&ended);
+    let options = "--elastic 1:4 --max-restarts 0";
+    let ended = start_body_on(&cluster, hosts, options, "is_killed 3 0").finish();
+    assert_eq!(ended.out.matches("\nlost rank 3 known at ").count(), 3, "{ended:?}");
+    assert!(ended.err.contains(", host h2) was killed by SIGKILL"), "{ended:?}");
+    let addresses = "[fd77::1]:1,[fd77::2]:1";
+    let ended = start_script(&cluster, addresses, "", "echo $(hostname)").finish();
+    assert_eq!(ended.sorted(), ["h0", "h1"], "{ended:?}");
 }
 
 #[test]
