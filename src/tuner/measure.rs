@@ -33,9 +33,10 @@ const LONGEST_ONCE_SECONDS: f64 = 0.1;
 /// The expected time of all tries together, in seconds, unless each is made once. The untimed calls
 /// before them do not count.
 const LONG_TRIALS_SECONDS: f64 = 0.3;
-/// Seconds after which no further one is made, but the two that promise most: 64 ranks on two CPUs
-/// needed 1.1 s for calls that should have taken 0.3 s.
-const MOST_LONG_TRIALS_SECONDS: f64 = 0.5;
+/// Seconds of all these calls, untimed ones included, after which no other is begun; the two
+/// algorithms that promise most are tried once in any case. 64 ranks on two CPUs took 1.1 s for
+/// calls that should have taken 0.3 s.
+const LONG_TRIALS_LIMIT: f64 = 0.5;
 /// The longest time, relative to the fastest algorithm's, of an algorithm that is tried again.
 const HIGHEST_TIME_RATIO: f64 = 3.0;
 /// The most tries of an algorithm at a length; their median counts. Each pass over the list makes
@@ -157,16 +158,21 @@ impl Prober<'_> {
         let seconds: f64 = group.iter().map(|trial| trial.expected).sum();
         let tries = (LONG_TRIALS_SECONDS / seconds).clamp(1.0, MOST_LONG_TRIES) as usize;
         let began = Instant::now();
-        'tries: for _ in 0..tries {
+        let mut spent = 0.0;
+        for pass in 0..tries {
+            // A pass that has begun is ended, so that all algorithms have as many tries.
+            if pass > 0 && spent > LONG_TRIALS_LIMIT {
+                break;
+            }
             for (at, trial) in group.iter_mut().enumerate() {
+                if pass == 0 && at > 1 && spent > LONG_TRIALS_LIMIT {
+                    break;
+                }
                 let seconds = self.time_trial(trial, memory)?;
                 let mut times = [seconds, began.elapsed().as_secs_f64()];
                 self.share_times(&mut times, &[false; 2])?;
-                let [time, spent] = times;
-                trial.tries.push(time);
-                if spent > MOST_LONG_TRIALS_SECONDS && at > 0 {
-                    break 'tries;
-                }
+                trial.tries.push(times[0]);
+                spent = times[1];
             }
         }
         group.retain(|trial| !trial.tries.is_empty());

@@ -93,6 +93,14 @@ pub(super) struct ProbeGroup {
     is_world: bool,
 }
 
+/// The time of a call.
+struct Timed {
+    /// Of one call.
+    seconds: f64,
+    /// There was time for several, as all ranks know.
+    is_repeated: bool,
+}
+
 /// Makes the probe's calls.
 pub(super) struct Prober<'a> {
     pub(super) engine: &'a mut Engine,
@@ -205,16 +213,16 @@ impl Prober<'_> {
         let at = group.ranks.iter().position(|&rank| rank as usize == self.rank_info.rank);
         let mine = at.unwrap_or(0) * part_bytes..(at.unwrap_or(0) + 1) * part_bytes;
         let request = request(Collective::AllGather, part_bytes, None);
-        let gathered = self.fastest_try(group, LARGE_CALLS_PER_TRY, true, |prober| {
-            let all_parts = 0..memory.len();
-            let buffer = Buffer::in_one_memory(&mut memory, mine.clone(), all_parts);
-            prober.call(Some(group), Algorithm::Ring, &request, &buffer)
-        })?;
+        let Timed { seconds: gathered, is_repeated } =
+            self.fastest_try(group, LARGE_CALLS_PER_TRY, true, |prober| {
+                let all_parts = 0..memory.len();
+                let buffer = Buffer::in_one_memory(&mut memory, mine.clone(), all_parts);
+                prober.call(Some(group), Algorithm::Ring, &request, &buffer)
+            })?;
         let (part, hop) = (part_bytes as f64, ours * latency + others);
         let byte = ((gathered - hops * hop) / size - step).max(0.0) / part;
-        // Where the all-gather was not repeated, all ranks know how long it took. Its links are
-        // those of the all-reduce.
-        let is_repeated = gathered <= SECONDS_PER_MEASUREMENT;
+        // The all-gather has opened the links of the all-reduce. Where one call takes long, none is
+        // made for the caches alone.
         let reduced = self.all_reduce(group, &mut memory, is_repeated)?;
         let moved = (2.0 * size - 1.0) * (step + part * byte) + 2.0 * hops * hop;
         let reduce = (reduced - moved).max(0.0) / (hops * part);
@@ -224,38 +232,39 @@ impl Prober<'_> {
     fn barrier(&mut self, group: &ProbeGroup, by: Algorithm) -> Result<f64, Halt> {
         let request = request(Collective::Barrier, 1, Some(ReduceOp::Max));
         let mut token = [0];
-        self.fastest_try(group, SMALL_CALLS_PER_TRY, true, |prober| {
+        let timed = self.fastest_try(group, SMALL_CALLS_PER_TRY, true, |prober| {
             prober.call(Some(group), by, &request, &Buffer::in_place(&mut token))
-        })
+        });
+        Ok(timed?.seconds)
     }
 
     fn all_reduce(
         &mut self,
         group: &ProbeGroup,
         memory: &mut [u8],
-        opens: bool,
+        warms_up: bool,
     ) -> Result<f64, Halt> {
         let mut request = request(Collective::AllReduce, memory.len() / 4, Some(ReduceOp::Sum));
         request.dtype = DataType::F32;
-        self.fastest_try(group, LARGE_CALLS_PER_TRY, opens, |prober| {
+        let timed = self.fastest_try(group, LARGE_CALLS_PER_TRY, warms_up, |prober| {
             prober.call(Some(group), Algorithm::Ring, &request, &Buffer::in_place(memory))
-        })
+        });
+        Ok(timed?.seconds)
     }
 
-    /// Seconds of one call in the fastest of some tries of up to `calls` calls, as many as there is
-    /// time for; `opens` if a call before them is to open the links.
+    /// The fastest of some tries of up to `calls` calls, as many as there is time for. Where `warms_up` is true, untimed calls before them open the links, fill the caches
+    /// and wait for ranks that come late.
     fn fastest_try(
         &mut self,
         group: &ProbeGroup,
         calls: usize,
-        opens: bool,
+        warms_up: bool,
         mut call: impl FnMut(&mut Self) -> Result<(), Halt>,
-    ) -> Result<f64, Halt> {
-        // The first call fills the caches, and waits for ranks that come late. The next one tells
-        // all ranks how many calls there is time for.
-        if opens {
+    ) -> Result<Timed, Halt> {
+        if warms_up {
             self.open_links(&mut call)?;
         }
+        // The next call tells all ranks how many calls there is time for.
         let mine = self.seconds_per_call(1, &mut call)?;
         let first = self.longest_of_all(group, mine)?;
         let affordable = (SECONDS_PER_MEASUREMENT / first.max(f64::MIN_POSITIVE)) as usize;
@@ -268,7 +277,7 @@ impl Prober<'_> {
         for _ in 0..tries {
             best = best.min(self.seconds_per_call(calls, &mut call)?);
         }
-        Ok(best)
+        Ok(Timed { seconds: best, is_repeated: tries > 0 })
     }
 
     /// Makes untimed calls, which connect all streams of their links: each is connected at its

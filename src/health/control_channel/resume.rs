@@ -106,7 +106,7 @@ impl ControlConnection {
     /// True while so much waits for the peer that it has no use for heartbeats.
     pub(super) fn is_congested(&self) -> bool {
         let kept = self.resumption.as_deref().map_or(0, |it| it.kept.len());
-        kept >= MANY_KEPT * self.frame_len()
+        kept.max(self.unsent.len()) >= MANY_KEPT * self.frame_len()
     }
 
     /// True if frames for the peer have not left, if the peer's system has not acknowledged them,

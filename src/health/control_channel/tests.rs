@@ -67,12 +67,15 @@ fn the_first_cause_arrives_though_its_sender_leaves() {
     assert_eq!(wait_for_loss(&other), (0, lost(2)));
 }
 
+/// A stopped process reads nothing, perhaps for days: heartbeats to it end, and messages do not.
 #[test]
 fn no_message_is_lost_on_a_peer_that_does_not_read() {
     let [mut one, other] = pair();
     for call in 1..=50_000 {
         one.send_heartbeats((call, 0), None, None);
     }
+    let unsent = one.channels.lock().connection_mut(1).unwrap().unsent.len();
+    assert!(unsent < 2000 * FRAME_BYTES, "{unsent} bytes");
     one.announce_failure(FailureCause::lost(2), true, None);
     // Unsent bytes go out whenever the sender looks at its channels.
     let until = Instant::now() + Duration::from_secs(20);
@@ -80,7 +83,7 @@ fn no_message_is_lost_on_a_peer_that_does_not_read() {
         assert!(one.lost_peer(|_| false).is_none() && Instant::now() < until);
         other.receive();
     }
-    assert_eq!(latest_call(&other, 0), 50_000);
+    assert!((1..50_000).contains(&latest_call(&other, 0)));
     assert_eq!(wait_for_loss(&other), (0, lost(2)));
 }
 

@@ -21,7 +21,8 @@ use crate::transport::{self, Fault, Frame, PeekedHeader, poll};
 /// Bytes that a look reads after a header; fewer than `MIN_DIRECT_BYTES`, and than each slot has.
 const READ_AHEAD: usize = 2 << 10;
 
-/// The longest frame that an Ethernet carries in one segment, about.
+/// The longest short frame, in bytes with its header and tags. An Ethernet carries it in one segment,
+/// of 1,448 bytes at most.
 const MAX_SHORT_FRAME: usize = 1400;
 
 /// Shorter payloads are copied, which costs less than the second system call of a direct receive.
@@ -59,7 +60,7 @@ pub struct Rx {
     payload_verified: bool,
     /// A look at the next header reads what follows it as well.
     reads_ahead: bool,
-    /// Acknowledgements of short frames are delayed.
+    /// The system acknowledges short frames late.
     delays_acknowledgements: bool,
     /// The received bytes of the payload are in the memory of a `recv_into`, not in this one.
     is_elsewhere: bool,
@@ -117,8 +118,8 @@ impl Rx {
         self
     }
 
-    /// Makes the system acknowledge short frames a few at once. The sockets of this link carry
-    /// nothing to the sender, so each acknowledgement would be a segment of its own, which costs
+    /// Lets the system acknowledge short frames late, two or more at once. The sockets of this link
+    /// carry nothing to the sender, so each acknowledgement is a segment of its own, which costs
     /// both hosts more than the frame's bytes do.
     #[must_use]
     pub(crate) fn with_delayed_acknowledgements(mut self) -> Self {
@@ -350,9 +351,9 @@ impl transport::Rx for Rx {
     }
 
     fn release(&mut self) {
-        if self.delays_acknowledgements && self.frame_len <= MAX_SHORT_FRAME {
+        if self.delays_acknowledgements {
             let lane = self.lane();
-            self.lanes[lane].delay_acknowledgements();
+            self.lanes[lane].note_frame(self.frame_len <= MAX_SHORT_FRAME);
         }
         let ahead = self.received - self.frame_len.min(self.received);
         let next = self.start + self.received - ahead;

@@ -13,9 +13,9 @@ use super::{End, bytes_moved, look};
 use crate::transport::Fault;
 use crate::transport::aead::OpeningKey;
 
-/// Calls of [`Lane::delay_acknowledgements`] from one that tells the system to the next. After a
-/// pause of 40 ms, in which it sends the last one, the system acknowledges at once again.
-const CALLS_PER_DELAY: u32 = 16;
+/// One in so many short frames tells the system again to acknowledge them late, which ends with a
+/// pause.
+const SHORT_FRAMES_PER_CALL: u32 = 16;
 
 /// One stream.
 #[derive(Default)]
@@ -26,8 +26,8 @@ pub(super) struct Lane {
     pub(super) opener: Option<OpeningKey>,
     /// Bytes that have been received on all connections, without hellos.
     received: u64,
-    /// Calls of [`Self::delay_acknowledgements`].
-    delays: u32,
+    /// Short frames since the last long one, or since the connection was made.
+    short_frames: u32,
     /// The number of the connection among those of the stream.
     generation: u32,
     /// A newer connection, which follows once the present one has been read to its end.
@@ -106,7 +106,7 @@ impl Lane {
 
     /// Goes on with a newer connection.
     fn follow(&mut self, newer: NewerStream, acceptor: &dyn AcceptStreams) {
-        self.generation = newer.generation;
+        (self.generation, self.short_frames) = (newer.generation, 0);
         self.stream = Some(Arc::new(newer.stream));
         self.answer(&newer.hello, acceptor);
     }
@@ -159,14 +159,16 @@ impl Lane {
         }
     }
 
-    /// Lets the system acknowledge later what has come.
-    pub(super) fn delay_acknowledgements(&mut self) {
-        if let Some(stream) = self.stream.as_deref()
-            && self.delays.is_multiple_of(CALLS_PER_DELAY)
-        {
-            delay_acknowledgements(stream);
+    /// Lets the system acknowledge short frames late, and long ones at once: their sender waits for
+    /// room.
+    pub(super) fn note_frame(&mut self, is_short: bool) {
+        let Some(stream) = self.stream.as_deref() else { return };
+        if is_short && self.short_frames.is_multiple_of(SHORT_FRAMES_PER_CALL) {
+            delay_acknowledgements(stream, true);
+        } else if !is_short && self.short_frames > 0 {
+            delay_acknowledgements(stream, false);
         }
-        self.delays = self.delays.wrapping_add(1);
+        self.short_frames = if is_short { self.short_frames.wrapping_add(1) } else { 0 };
     }
 
     /// True while the peer has not made a broken stream anew.
@@ -176,5 +178,37 @@ impl Lane {
 
     pub(super) fn descriptor(&self) -> Option<RawFd> {
         self.stream.as_ref().map(|stream| stream.as_raw_fd())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use socket2::SockRef;
+
+    use super::*;
+
+    #[test]
+    fn short_frames_are_acknowledged_late_and_long_ones_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = Arc::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        let mut lane = Lane { stream: Some(Arc::clone(&stream)), ..Lane::default() };
+        let is_at_once = || SockRef::from(&*stream).tcp_quickack().unwrap();
+        assert!(is_at_once());
+        // A pause ends what was said; the next frames say it again.
+        for _ in 0..3 {
+            for _ in 0..SHORT_FRAMES_PER_CALL {
+                lane.note_frame(true);
+            }
+            assert!(!is_at_once());
+            delay_acknowledgements(&*stream, false);
+        }
+        lane.note_frame(true);
+        assert!(!is_at_once());
+        lane.note_frame(false);
+        assert!(is_at_once());
+        lane.note_frame(true);
+        assert!(!is_at_once());
     }
 }

