@@ -252,8 +252,9 @@ impl Prober<'_> {
         Ok(timed?.seconds)
     }
 
-    /// The fastest of some tries of up to `calls` calls, as many as there is time for. Where `warms_up` is true, untimed calls before them open the links, fill the caches
-    /// and wait for ranks that come late.
+    /// The fastest of some tries of up to `calls` calls, as many as there is time for. Where
+    /// `warms_up` is true, untimed calls before them open the links, fill the caches and wait for
+    /// ranks that come late.
     fn fastest_try(
         &mut self,
         group: &ProbeGroup,

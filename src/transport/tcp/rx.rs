@@ -21,8 +21,8 @@ use crate::transport::{self, Fault, Frame, PeekedHeader, poll};
 /// Bytes that a look reads after a header; fewer than `MIN_DIRECT_BYTES`, and than each slot has.
 const READ_AHEAD: usize = 2 << 10;
 
-/// The longest short frame, in bytes with its header and tags. An Ethernet carries it in one segment,
-/// of 1,448 bytes at most.
+/// The longest short frame, in bytes with its header and tags. An Ethernet carries it in one
+/// segment, of 1,448 bytes at most.
 const MAX_SHORT_FRAME: usize = 1400;
 
 /// Shorter payloads are copied, which costs less than the second system call of a direct receive.
