@@ -5,6 +5,7 @@ use core::fmt;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::agreements::Agreements;
+use super::caller::Next;
 use super::connecting::Group;
 use super::network::Network;
 use super::world::Process;
@@ -343,9 +344,12 @@ impl Laws {
     /// operations.
     pub(super) fn check_end(&self, all: &[Process]) -> Result<(), BrokenLaw> {
         for key in self.unreported.iter().filter(|key| !self.decided.contains_key(key)) {
-            // Processes that decided the epoch have ended, and all others were evicted.
-            let goes_on =
-                |it: &Process| it.group == Some(key.0) && it.is_active() && it.current.0 < key.1;
+            // Processes that decided the epoch have ended, and all others were evicted; or their
+            // programs make no call any more, which would tell them of the epoch.
+            let goes_on = |it: &Process| {
+                let calls = it.is_active() && it.next != Next::Idle;
+                calls && it.group == Some(key.0) && it.current.0 < key.1
+            };
             if let Some(at) = all.iter().position(goes_on) {
                 let what = format!("{key:?}, which nobody has decided; process {at} goes on");
                 return Err(("an eviction has a decision", what));
