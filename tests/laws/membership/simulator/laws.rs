@@ -203,9 +203,11 @@ impl Laws {
         let is_harmless = |votes: &LastVotes| !is_apart(&votes.settle) && !is_apart(&votes.call);
         let others = live.iter().map(|rank| peers[rank as usize]).filter(|&other| other != at);
         let answers = |&other: &usize| {
-            let Process { group, current, was_paused, .. } = &all[other];
+            // A program between two calls reads nothing, and answers nothing.
+            let Process { group, current, was_paused, unread, .. } = &all[other];
             let is_here = (group, current.0) == (&all[at].group, *epoch);
-            is_here && all[other].is_active() && !was_paused && network.was_always_open(at, other)
+            let is_free = all[other].is_active() && !was_paused && unread.is_empty();
+            is_here && is_free && network.was_always_open(at, other)
         };
         let answering: Vec<_> = others.filter(answers).collect();
         let has_ended = |&rank: &u32| {
