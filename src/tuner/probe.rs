@@ -93,11 +93,11 @@ pub(super) struct ProbeGroup {
     is_world: bool,
 }
 
-/// The time of a call.
+/// The time of a measured call.
 struct Timed {
-    /// Of one call.
+    /// The seconds of one call, in the fastest try.
     seconds: f64,
-    /// There was time for several, as all ranks know.
+    /// True if there was time for several calls. All ranks of the group have the same answer.
     is_repeated: bool,
 }
 

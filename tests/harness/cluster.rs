@@ -209,7 +209,7 @@ impl Cluster {
         let mut known_hosts = fs::read_to_string(self.file("known_hosts")).unwrap();
         for (number, host) in (1..).zip(&self.hosts) {
             host.does(&format!("ip address del 10.77.0.{number}/24 dev eth0")).unwrap();
-            // Nobody else has the address, so that nobody is asked about it.
+            // No other host has the address, so the system need not ask for one before its use.
             host.does(&format!("ip address add fd77::{number}/64 dev eth0 nodad")).unwrap();
             let name = name(number - 1);
             addresses += &format!("fd77::{number} {name}\n");
