@@ -16,6 +16,7 @@ use super::process_table::LaunchedRanks;
 use crate::error::Stall;
 use crate::error::cause::{FailureCause, FailureReason};
 use crate::sync::Instant;
+use crate::transport::tcp::keep_up_streams;
 use crate::transport::{Fault, Frame, LinkSet};
 
 /// A rank that waits in a call for this long sends its first heartbeat, by which peers in other
@@ -157,9 +158,9 @@ impl Peers {
     }
 
     /// Sends the others what this rank owes them while it waits: bytes of calls that it has
-    /// finished, which were lost with a connection, and heartbeats.
+    /// finished, which were lost with a connection of whichever communicator, and heartbeats.
     pub(crate) fn keep_up(&mut self, wait: WaitTime) {
-        self.links.keep_up();
+        keep_up_streams();
         let WaitTime { waited, timeout: most } = wait;
         let is_far = self.control_channels.leave_host();
         let delay = if is_far { HEARTBEAT_DELAY } else { LOCAL_HEARTBEAT_DELAY };
@@ -184,7 +185,7 @@ impl Peers {
         WaitTime { waited, timeout: most }: WaitTime,
         (call, peer): (u64, usize),
     ) {
-        self.links.keep_up();
+        keep_up_streams();
         if waited <= HEARTBEAT_DELAY.min(most / 4) {
             return;
         }

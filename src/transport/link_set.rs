@@ -138,15 +138,6 @@ impl LinkSet {
         }
     }
 
-    /// Keeps up the streams to all peers: see [`Tx::keep_up`].
-    pub(crate) fn keep_up(&mut self) {
-        for &peer in &self.buffered_peers {
-            if let Some(link) = &mut self.tx[peer] {
-                link.keep_up();
-            }
-        }
-    }
-
     /// True if bytes to some peer wait until its socket takes them.
     #[must_use]
     pub(crate) fn has_unsent(&self) -> bool {

@@ -253,10 +253,6 @@ pub trait Tx: Send {
     /// Says that the link, which is dropped next, has waited for its peer long enough.
     fn set_lingered(&mut self) {}
 
-    /// Looks whether the streams of the link stand, and goes on to make broken ones anew. To be
-    /// called now and then in a wait for another link: the peer may lack bytes that left long ago.
-    fn keep_up(&mut self) {}
-
     /// Sends buffered bytes without waiting; true when none are left.
     ///
     /// # Errors

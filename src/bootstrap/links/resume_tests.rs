@@ -2,8 +2,8 @@
 //! ranks of one process.
 
 use std::io;
-use std::net::TcpStream;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,7 +16,9 @@ use crate::memory::{Dst, Src};
 use crate::partition::SlotShape;
 use crate::sync::Instant;
 use crate::transport::aead::SealingKey;
-use crate::transport::tcp::{self, DialStreams, OpenedStream, Redial, StreamCount, reset};
+use crate::transport::tcp::{
+    self, DialStreams, OpenedStream, Redial, StreamCount, keep_up_streams, reset,
+};
 use crate::transport::{Fault, Frame, Rx, Tx};
 
 const SHAPE: SlotShape = SlotShape { bytes: 64 << 10, capacity: 4 };
@@ -35,6 +37,14 @@ impl Sockets {
         let sockets = self.0.lock().unwrap();
         sockets.iter().for_each(reset);
         sockets.len()
+    }
+
+    /// Closes all that are open, as a proxy on the way does.
+    fn close(&self) {
+        for socket in &*self.0.lock().unwrap() {
+            // One that has ended needs no end.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
     }
 }
 
@@ -140,9 +150,9 @@ fn receive(rx: &mut tcp::Rx, number: u64) {
     assert!(out == payload, "slot {number} has other bytes");
 }
 
-/// Resets come before the first byte, in the middle of slots, and while a stream is made anew.
+/// Connections end before the first byte, in the middle of slots, and while a stream is made anew.
 #[test]
-fn no_byte_is_lost_or_doubled_however_often_connections_are_reset() {
+fn no_byte_is_lost_or_doubled_however_often_connections_end() {
     const SLOTS: u64 = 400;
     for (encrypt, streams) in [(false, 1), (true, 1), (false, 3), (true, 3)] {
         let controls = control_channels();
@@ -151,8 +161,10 @@ fn no_byte_is_lost_or_doubled_however_often_connections_are_reset() {
             scope.spawn(|| (0..SLOTS).for_each(|number| receive(&mut rx, number)));
             for number in 0..SLOTS {
                 send(&mut tx, number);
-                if number % 23 < 2 {
-                    sockets.reset();
+                match number % 23 {
+                    0 | 1 => _ = sockets.reset(),
+                    11 | 12 => sockets.close(),
+                    _ => {}
                 }
             }
             until("bytes are left", || {
@@ -162,6 +174,36 @@ fn no_byte_is_lost_or_doubled_however_often_connections_are_reset() {
         });
         assert!(sockets.reset() > 2 * streams, "{encrypt} {streams}: no connection was made anew");
     }
+}
+
+/// The sender waits in another communicator, perhaps for a rank that waits for the receiver.
+#[test]
+fn lost_bytes_leave_while_their_sender_waits_elsewhere() {
+    let controls = control_channels();
+    let (mut tx, mut rx, sockets) = link(false, 1, &controls);
+    // More bytes than the receiver's system takes before somebody reads them.
+    const SLOTS: u64 = 10;
+    let [sent, received] = &[0, 0].map(AtomicU64::new);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..5 * SLOTS {
+                until("no slot is sent", || (sent.load(Ordering::Relaxed) > number).then_some(()));
+                receive(&mut rx, number);
+                received.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        for round in 0..5 {
+            let slots = round * SLOTS..(round + 1) * SLOTS;
+            slots.clone().for_each(|number| send(&mut tx, number));
+            until("bytes are left", || tx.flush().unwrap().then_some(()));
+            sockets.reset();
+            sent.store(slots.end, Ordering::Relaxed);
+            until("the receiver has not got the slots", || {
+                keep_up_streams();
+                (received.load(Ordering::Relaxed) == slots.end).then_some(())
+            });
+        }
+    });
 }
 
 /// The receiver has all bytes, and its peer may be long in another call.

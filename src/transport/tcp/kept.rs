@@ -55,6 +55,14 @@ impl Kept {
         self.free().min(want)
     }
 
+    /// True if the peer's system may lack bytes.
+    pub(super) fn has_any(&mut self, stream: &TcpStream) -> bool {
+        if self.first < self.end {
+            self.release(stream);
+        }
+        self.first < self.end
+    }
+
     fn free(&self) -> usize {
         self.memory.len() - (self.end - self.first) as usize
     }

@@ -16,7 +16,7 @@ mod rx;
 mod rx_lane;
 mod socket;
 mod tx;
-mod tx_lane;
+mod tx_stream;
 
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
@@ -37,6 +37,7 @@ pub use rx::Rx;
 pub use socket::tune;
 pub(crate) use socket::{HostSigns, abandon, host_signs, is_far, is_unanswered, stop_receiving};
 pub use tx::Tx;
+pub(crate) use tx_stream::keep_up_streams;
 
 /// The alignment of payloads in memory, in bytes: a cache line, and a vector register.
 const ALIGN: usize = 64;

@@ -95,9 +95,7 @@ impl Lane {
     /// # Errors
     /// If that end is final.
     fn note_end(&mut self, end: &End, acceptor: &dyn AcceptStreams) -> Result<(), Fault> {
-        let is_final =
-            self.next.is_none() && (matches!(end, End::Closed) || !acceptor.may_come_again());
-        if is_final {
+        if self.next.is_none() && !acceptor.may_come_again() {
             return Err(Fault::Lost(end.how()));
         }
         self.broken = Some(end.how());

@@ -8,13 +8,28 @@ use std::time::Duration;
 
 use super::frame::{HEADER, encode, with_crc};
 use super::opening::DialStreams;
-use super::tx_lane::Lane;
+use super::tx_stream::SharedStream;
 use super::{FrameLayout, RESUME_POLL, StreamCount, check_parameters, raw};
 use crate::error::Result;
 use crate::memory::{Dst, Src};
 use crate::partition::SlotShape;
+use crate::transport::aead::SealingKey;
 use crate::transport::linger::linger;
 use crate::transport::{self, Fault, Frame, poll};
+
+/// One stream, and what it sends.
+#[derive(Default)]
+struct Lane {
+    stream: SharedStream,
+    /// The stream has been dialled.
+    is_open: bool,
+    /// The key, on an encrypted link.
+    sealer: Option<SealingKey>,
+    /// The number of the slot that the socket sends now, or next.
+    slot: u64,
+    /// Bytes of that slot's frame that the system has taken.
+    sent: usize,
+}
 
 /// The sending end of a TCP link. After a fault the link is unusable.
 pub struct Tx {
@@ -54,7 +69,7 @@ impl Tx {
         check_parameters("tcp::Tx::new", count, shape)?;
         let layout = FrameLayout::new(count.is_sealed);
         Ok(Self {
-            lanes: (0..count.streams).map(|at| Lane::new(at as u64)).collect(),
+            lanes: (0..count.streams as u64).map(|slot| Lane { slot, ..Lane::default() }).collect(),
             dialler,
             memory: Box::default(),
             start: 0,
@@ -83,7 +98,13 @@ impl Tx {
     fn open(&mut self) -> Result<(), Fault> {
         self.make_slots()?;
         let at = (self.committed % self.lanes.len() as u64) as usize;
-        self.lanes[at].open(at, &mut *self.dialler)
+        let lane = &mut self.lanes[at];
+        if !lane.is_open {
+            let mut opened = self.dialler.dial(at)?;
+            (lane.is_open, lane.sealer) = (true, opened.key.take());
+            lane.stream.open(opened)?;
+        }
+        Ok(())
     }
 
     /// Turns checksums on or off, as at the other end. Without this call, slots of a plain link
@@ -176,7 +197,8 @@ impl Tx {
             let lanes = self.lanes.len() as u64;
             let lane = &mut self.lanes[i];
             let rest = &self.memory[at + lane.sent..at + frame_len];
-            let Some(bytes) = lane.send(rest, Src::from(&[][..]))? else { return Ok(()) };
+            let sent = lane.stream.lock().send(rest, Src::from(&[][..]))?;
+            let Some(bytes) = sent else { return Ok(()) };
             lane.sent += bytes;
             if lane.sent == frame_len {
                 lane.slot += lanes;
@@ -227,7 +249,7 @@ impl transport::Tx for Tx {
         while lane.slot + 1 == self.committed && lane.sent < frame_len {
             let header = &self.memory[at + lane.sent.min(HEADER)..at + HEADER];
             let rest = payload.part(lane.sent.saturating_sub(HEADER)..payload.len());
-            match lane.send(header, rest)? {
+            match lane.stream.lock().send(header, rest)? {
                 Some(bytes) => lane.sent += bytes,
                 None => break,
             }
@@ -254,37 +276,32 @@ impl transport::Tx for Tx {
     fn discard_unsent(&mut self) {
         for lane in &mut self.lanes {
             lane.slot = self.committed.max(lane.slot);
-            lane.give_up();
+            lane.stream.lock().give_up();
         }
     }
 
     fn is_delivered(&self) -> bool {
-        let mut lanes = self.lanes.iter();
-        let owes =
-            |lane: &Lane| lane.may_deliver() || self.has_receiver_beside && !lane.is_acknowledged();
-        !lanes.any(owes)
+        !self.lanes.iter().any(|lane| {
+            let stream = lane.stream.lock();
+            stream.may_deliver() || self.has_receiver_beside && !stream.is_acknowledged()
+        })
     }
 
     fn flush(&mut self) -> Result<bool, Fault> {
         for lane in 0..self.lanes.len() {
-            if self.lanes[lane].owes_bytes() {
-                let checked = self.lanes[lane].check();
+            let mut stream = self.lanes[lane].stream.lock();
+            if stream.owes_bytes() {
+                let checked = stream.check();
                 // A peer that has got all may leave without an answer to a stream that broke after
                 // the system had taken all its slots.
                 if self.lanes[lane].slot < self.committed {
                     checked?;
                 }
             }
+            drop(stream);
             self.send_lane(lane)?;
         }
         Ok(self.oldest().is_none())
-    }
-
-    fn keep_up(&mut self) {
-        for lane in &mut self.lanes {
-            // A fault shows again at the next use.
-            let _ = lane.keep_up();
-        }
     }
 
     fn set_lingered(&mut self) {
@@ -292,15 +309,15 @@ impl transport::Tx for Tx {
     }
 
     fn sent_bytes(&self) -> u64 {
-        self.lanes.iter().map(|lane| lane.sent_bytes).sum()
+        self.lanes.iter().map(|lane| lane.stream.lock().sent_bytes).sum()
     }
 
     fn outgoing(&self) -> Option<RawFd> {
-        self.oldest()?.descriptor()
+        self.oldest()?.stream.lock().descriptor()
     }
 
     fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
-        let lacks_events = self.lanes.iter().any(Lane::lacks_events);
+        let lacks_events = self.lanes.iter().any(|lane| lane.stream.lock().lacks_events());
         let limit = if lacks_events { limit.min(RESUME_POLL) } else { limit };
         match self.outgoing() {
             Some(own) if !outgoing.contains(&own) => poll::sleep(limit, None, &[own]),
@@ -310,7 +327,7 @@ impl transport::Tx for Tx {
 
     fn check_alive(&mut self) -> Result<(), Fault> {
         self.dialler.check_receiver()?;
-        self.lanes.iter_mut().try_for_each(Lane::check)
+        self.lanes.iter().try_for_each(|lane| lane.stream.lock().check())
     }
 }
 
@@ -321,6 +338,6 @@ impl Drop for Tx {
         if !self.is_lingered {
             linger(&mut [self]);
         }
-        self.lanes.iter().for_each(Lane::shut_down);
+        self.lanes.iter().for_each(|lane| lane.stream.lock().shut_down());
     }
 }

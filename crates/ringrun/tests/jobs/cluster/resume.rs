@@ -23,10 +23,12 @@ pub(super) const OVER: &str = "/run/over";
 /// A killed rank is named by all others within this, however busy the machine is.
 const KNOWN: Duration = Duration::from_secs(15);
 
-/// The body of a rank: sums of several lengths until the end.
+/// The body of a rank: sums of several lengths until the end, each in all ranks and then in the
+/// ranks of the host, or in those of the same number on each host.
 pub(crate) fn sums_until_over() -> Result<()> {
     let mut comm = Communicator::from_env()?;
-    let ranks = comm.size() as u64;
+    let (rank, ranks) = (comm.rank() as u32, comm.size() as u64);
+    let mut groups = [comm.split(Some(rank / 2), 0)?, comm.split(Some(rank % 2), 0)?];
     for round in 1.. {
         let is_over = comm.rank() == 0 && Path::new(OVER).exists();
         let len = [2, 3_000, 400_000][(round % 3) as usize];
@@ -35,6 +37,11 @@ pub(crate) fn sums_until_over() -> Result<()> {
         comm.all_reduce(&mut sum, ReduceOp::Sum)?;
         let right = |at: usize| (round * 1000 + at as u64) * ranks;
         assert!((1..sum.len()).all(|at| sum[at] == right(at)), "a wrong sum in round {round}");
+        let group = groups[round as usize % 2].as_mut().expect("all ranks have a group");
+        let (members, mut of_group) = (group.size() as u64, sum.clone());
+        group.all_reduce(&mut of_group, ReduceOp::Sum)?;
+        let right = |at: usize| of_group[at] == sum[at] * members;
+        assert!((1..sum.len()).all(right), "a wrong sum of a group in round {round}");
         if sum[0] > 0 {
             break;
         }

@@ -1,35 +1,71 @@
-//! One stream of a sending end, and its progress. A stream to another host that breaks is made
-//! anew, and goes on with the bytes that were lost with the connection.
+//! One stream of a sending end. A stream to another host that breaks is made anew, and goes on with
+//! the bytes that were lost with the connection. All waits of a process look at such streams, those
+//! of other communicators too: a rank that waits here may be the one for which the receiver of lost
+//! bytes waits there.
 //! Law: the bytes of a stream have one order, whatever the number of its connections.
 
 use std::io::{self, ErrorKind, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::attempt::{Attempt, Progress, Redial};
 use super::kept::Kept;
-use super::opening::{DialStreams, OpenedStream};
+use super::opening::OpenedStream;
 use super::{End, abandon, bytes_moved, is_unanswered, look, raw};
 use crate::error::Error;
 use crate::memory::Src;
+use crate::sync::PerProcess;
 use crate::transport::Fault;
-use crate::transport::aead::SealingKey;
 
-/// One stream, and its progress.
+/// The streams of this process that are made anew when they break.
+static RESUMED: PerProcess<Mutex<Vec<Weak<Mutex<Stream>>>>> = PerProcess::new();
+
+/// Looks whether the streams stand on which bytes may be lost, and goes on to make broken ones
+/// anew. To be called now and then in a wait: the peer may lack bytes that left long ago.
+pub(crate) fn keep_up_streams() {
+    // Another thread that waits does the same for all.
+    let Ok(streams) = RESUMED.get().try_lock() else { return };
+    for stream in streams.iter().filter_map(Weak::upgrade) {
+        // A thread that uses the stream looks by itself. A fault shows again at the next use.
+        if let Ok(mut stream) = stream.try_lock() {
+            let _ = stream.keep_up();
+        }
+    }
+}
+
+/// A stream, which [`keep_up_streams`] finds if it is made anew when it breaks.
 #[derive(Default)]
-pub(super) struct Lane {
-    /// `None` before the first slot of the lane, and while the stream is broken.
-    stream: Option<Arc<TcpStream>>,
+pub(super) struct SharedStream(Arc<Mutex<Stream>>);
+
+impl SharedStream {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Stream> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins with this connection.
+    ///
+    /// # Errors
+    /// [`Fault::NoMemory`] at a limit of this process.
+    pub(super) fn open<K>(&self, opened: OpenedStream<K>) -> Result<(), Fault> {
+        self.lock().open(opened)?;
+        if self.lock().resumption.is_some() {
+            let mut all = RESUMED.get().lock().unwrap_or_else(PoisonError::into_inner);
+            all.retain(|stream| stream.strong_count() > 0);
+            all.push(Arc::downgrade(&self.0));
+        }
+        Ok(())
+    }
+}
+
+/// The connection of a stream, and what goes out on it first.
+#[derive(Default)]
+pub(super) struct Stream {
+    /// `None` before the first slot, and while the stream is broken.
+    connection: Option<Arc<TcpStream>>,
     /// Bytes that go out before the first slot, as far as they have not left.
     hello: Vec<u8>,
-    /// The key, on an encrypted link.
-    pub(super) sealer: Option<SealingKey>,
-    /// The number of the slot that the socket sends now, or next.
-    pub(super) slot: u64,
-    /// Bytes of that slot's frame that the system has taken.
-    pub(super) sent: usize,
     /// Bytes of slots that the system has taken, on all connections.
     pub(super) sent_bytes: u64,
     /// The next bytes can leave once the peer's system has acknowledged others.
@@ -52,21 +88,10 @@ fn lacking(doing: &str, answer: impl Into<io::Error>) -> Fault {
     Fault::NoMemory(Box::new(Error::io(doing, answer)))
 }
 
-impl Lane {
-    pub(super) fn new(slot: u64) -> Self {
-        Self { slot, ..Self::default() }
-    }
-
-    /// Dials the stream, number `at` of the link, before its first slot.
-    ///
-    /// # Errors
-    /// As [`DialStreams::dial`].
-    pub(super) fn open(&mut self, at: usize, dialler: &mut dyn DialStreams) -> Result<(), Fault> {
-        if self.stream.is_some() || self.resumption.is_some() {
-            return Ok(());
-        }
-        let OpenedStream { stream, key, hello, way, .. } = dialler.dial(at)?;
-        (self.stream, self.sealer, self.hello) = (Some(stream), key, hello);
+impl Stream {
+    fn open<K>(&mut self, opened: OpenedStream<K>) -> Result<(), Fault> {
+        let OpenedStream { stream, hello, way, .. } = opened;
+        (self.connection, self.hello) = (Some(stream), hello);
         if let Some(way) = way {
             let doing = "keeping the bytes of a link";
             let kept = Kept::new().ok_or_else(|| lacking(doing, ErrorKind::OutOfMemory))?;
@@ -81,9 +106,8 @@ impl Lane {
     pub(super) fn send(&mut self, header: &[u8], payload: Src<'_>) -> Result<Option<usize>, Fault> {
         self.go_on()?;
         match self.try_send(header, payload) {
-            Err(End::Broken(error)) => self.break_off(&End::Broken(error)).map(|()| None),
-            sent => {
-                let sent = sent?;
+            Err(end) => self.break_off(&end).map(|()| None),
+            Ok(sent) => {
                 self.sent_bytes += sent.unwrap_or_default() as u64;
                 Ok(sent)
             }
@@ -94,19 +118,19 @@ impl Lane {
         if !self.send_earlier()? {
             return Ok(None);
         }
-        let Some(stream) = self.stream.as_deref() else { return Ok(None) };
+        let Some(connection) = self.connection.as_deref() else { return Ok(None) };
         let Some(Resumption { kept, .. }) = self.resumption.as_deref_mut() else {
-            return bytes_moved(|| raw::send(stream, header, payload));
+            return bytes_moved(|| raw::send(connection, header, payload));
         };
-        let room = kept.room(stream, header.len() + payload.len());
+        let room = kept.room(connection, header.len() + payload.len());
         self.is_full = room == 0;
         if self.is_full {
             // A connection that has ended acknowledges nothing any more.
-            return look(stream).map(|_| None);
+            return look(connection).map(|_| None);
         }
         let header = &header[..header.len().min(room)];
         let payload = payload.part(0..payload.len().min(room - header.len()));
-        let sent = bytes_moved(|| raw::send(stream, header, payload))?;
+        let sent = bytes_moved(|| raw::send(connection, header, payload))?;
         if let Some(bytes) = sent {
             let of_header = bytes.min(header.len());
             kept.push(&header[..of_header]);
@@ -117,9 +141,9 @@ impl Lane {
 
     /// Sends the hello, and bytes that were lost with a connection; true once all have left.
     fn send_earlier(&mut self) -> Result<bool, End> {
-        let Some(mut stream) = self.stream.as_deref() else { return Ok(false) };
+        let Some(mut connection) = self.connection.as_deref() else { return Ok(false) };
         while !self.hello.is_empty() {
-            let Some(bytes) = bytes_moved(|| stream.write(&self.hello))? else {
+            let Some(bytes) = bytes_moved(|| connection.write(&self.hello))? else {
                 return Ok(false);
             };
             self.hello.drain(..bytes);
@@ -128,7 +152,7 @@ impl Lane {
             return Ok(true);
         };
         while !kept.untaken().is_empty() {
-            let Some(bytes) = bytes_moved(|| stream.write(kept.untaken()))? else {
+            let Some(bytes) = bytes_moved(|| connection.write(kept.untaken()))? else {
                 return Ok(false);
             };
             kept.note_taken(bytes);
@@ -146,8 +170,8 @@ impl Lane {
         let Some(resumption) = self.resumption.as_deref_mut() else {
             return Err(Fault::Lost(how));
         };
-        if let Some(stream) = self.stream.take() {
-            abandon(&*stream);
+        if let Some(connection) = self.connection.take() {
+            abandon(&*connection);
         }
         self.hello.clear();
         self.is_full = false;
@@ -175,14 +199,14 @@ impl Lane {
             Progress::Underway | Progress::Refused => Ok(()),
             Progress::Over => Err(Fault::Lost(attempt.how.clone())),
             Progress::Lacking(error) => Err(lacking("connecting a link again", error)),
-            Progress::Resumed(stream, number, received) => {
+            Progress::Resumed(connection, number, received) => {
                 if !kept.resume_from(received) {
                     let how = "it has received other bytes than those that were sent";
                     return Err(Fault::Lost(how.into()));
                 }
                 way.note_resumed(attempt.elapsed());
                 (*generation, *now) = (number, None);
-                self.stream = Some(Arc::new(stream));
+                self.connection = Some(Arc::new(connection));
                 Ok(())
             }
         }
@@ -191,31 +215,32 @@ impl Lane {
     /// Looks whether the stream is open, and goes on with one that is not.
     ///
     /// # Errors
-    /// If the peer has closed it, or is gone.
+    /// If its end is final, or the peer is gone.
     pub(super) fn check(&mut self) -> Result<(), Fault> {
         self.go_on()?;
-        let Some(stream) = self.stream.as_deref() else { return Ok(()) };
-        // The receiver never sends, so there is nothing to read until it closes.
-        let end = match (look(stream), &self.resumption) {
-            (Ok(_), Some(_)) if is_unanswered(stream) => End::Broken(ErrorKind::TimedOut.into()),
-            (Ok(_), _) => return self.send_what_is_owed(),
-            (Err(End::Broken(error)), _) => End::Broken(error),
-            (Err(End::Closed), _) => return Err(End::Closed.into()),
+        let Some(connection) = self.connection.as_deref() else { return Ok(()) };
+        // The receiver never sends, so there is nothing to read until the connection ends.
+        let stands = match look(connection) {
+            Ok(_) if self.resumption.is_some() && is_unanswered(connection) => {
+                Err(End::Broken(ErrorKind::TimedOut.into()))
+            }
+            looked => looked,
         };
-        self.break_off(&end)
-    }
-
-    /// As [`Self::check`], for a stream that is made anew when it breaks.
-    pub(super) fn keep_up(&mut self) -> Result<(), Fault> {
-        if self.resumption.is_some() { self.check() } else { Ok(()) }
-    }
-
-    /// Sends what was lost with an earlier connection.
-    fn send_what_is_owed(&mut self) -> Result<(), Fault> {
-        match self.send_earlier() {
-            Err(end @ End::Broken(_)) => self.break_off(&end),
-            sent => Ok(sent.map(|_| ())?),
+        match stands.and_then(|_| self.send_earlier()) {
+            Ok(_) => Ok(()),
+            Err(end) => self.break_off(&end),
         }
+    }
+
+    /// As [`Self::check`], for a stream of which bytes may be lost that will be sent again.
+    fn keep_up(&mut self) -> Result<(), Fault> {
+        let Some(Resumption { kept, attempt, .. }) = self.resumption.as_deref_mut() else {
+            return Ok(());
+        };
+        let is_at_rest = attempt.is_none()
+            && self.hello.is_empty()
+            && self.connection.as_deref().is_none_or(|connection| !kept.has_any(connection));
+        if is_at_rest { Ok(()) } else { self.check() }
     }
 
     /// True if the stream is broken, or bytes of an earlier connection wait.
@@ -224,7 +249,7 @@ impl Lane {
         self.resumption.as_deref().is_some_and(owes)
     }
 
-    /// True if the lane owes bytes to a peer that is there.
+    /// True if the stream owes bytes to a peer that is there.
     pub(super) fn may_deliver(&self) -> bool {
         let is_there = |it: &Resumption| it.way.is_peer_there();
         self.owes_bytes() && self.resumption.as_deref().is_some_and(is_there)
@@ -243,21 +268,21 @@ impl Lane {
 
     /// The socket that takes the next bytes; `None` where no event tells when.
     pub(super) fn descriptor(&self) -> Option<RawFd> {
-        self.stream.as_ref().filter(|_| !self.is_full).map(|stream| stream.as_raw_fd())
+        self.connection.as_ref().filter(|_| !self.is_full).map(|it| it.as_raw_fd())
     }
 
     /// True if the peer's system has got all bytes. A connection that was reset has no peer any
     /// more, and acknowledges nothing.
     pub(super) fn is_acknowledged(&self) -> bool {
-        let stream = self.stream.as_deref();
-        stream.is_none_or(|it| raw::unacknowledged(it) == 0 || it.peer_addr().is_err())
+        let connection = self.connection.as_deref();
+        connection.is_none_or(|it| raw::unacknowledged(it) == 0 || it.peer_addr().is_err())
     }
 
     /// Ends the stream after its last byte.
     pub(super) fn shut_down(&self) {
-        if let Some(stream) = &self.stream {
+        if let Some(connection) = &self.connection {
             // The shutdown fails if the peer is gone, and is not needed then.
-            let _ = stream.shutdown(Shutdown::Write);
+            let _ = connection.shutdown(Shutdown::Write);
         }
     }
 }
@@ -304,30 +329,31 @@ mod tests {
 
     /// The socket would take more, and the peer's system acknowledges no more than fits there.
     #[test]
-    fn a_lane_that_keeps_all_it_may_waits_and_goes_on_once_bytes_are_acknowledged() {
+    fn a_stream_that_keeps_all_it_may_waits_and_goes_on_once_bytes_are_acknowledged() {
         const SIZE: usize = 4096;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let connection = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut peer, _) = listener.accept().unwrap();
-        stream.set_nonblocking(true).unwrap();
+        connection.set_nonblocking(true).unwrap();
         let kept = Kept::of_one_size(SIZE);
         let resumption = Resumption { way: Box::new(Unused), kept, generation: 0, attempt: None };
-        let mut lane = Lane {
-            stream: Some(Arc::new(stream)),
+        let mut stream = Stream {
+            connection: Some(Arc::new(connection)),
             resumption: Some(Box::new(resumption)),
-            ..Lane::default()
+            ..Stream::default()
         };
-        let send = |lane: &mut Lane| lane.send(&[5; SIZE / 2], Src::from(&[][..])).unwrap();
-        while send(&mut lane).is_some() {}
-        assert!(lane.lacks_events() && lane.descriptor().is_none());
-        let sent = lane.sent_bytes;
+        let send = |stream: &mut Stream| stream.send(&[5; SIZE / 2], Src::from(&[][..])).unwrap();
+        while send(&mut stream).is_some() {}
+        assert!(stream.lacks_events() && stream.descriptor().is_none());
+        let sent = stream.sent_bytes;
         peer.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
         let until = crate::sync::Instant::now() + Duration::from_secs(60);
-        while send(&mut lane).is_none() {
+        while send(&mut stream).is_none() {
             assert!(crate::sync::Instant::now() < until, "no byte is acknowledged");
             // Without bytes to read the system may not have acknowledged the last ones yet.
             let _ = peer.read(&mut [0; 64 << 10]);
         }
-        assert!(!lane.lacks_events() && lane.descriptor().is_some() && lane.sent_bytes > sent);
+        assert!(!stream.lacks_events() && stream.descriptor().is_some());
+        assert!(stream.sent_bytes > sent);
     }
 }
