@@ -124,12 +124,6 @@ impl Member {
         is_quorum(&self.members, &self.live(), &(&self.gone & &self.with_votes()))
     }
 
-    /// True if ranks other than this one may be a quorum by what they know.
-    fn may_decide_without_me(&self) -> bool {
-        let others = (&self.members - &self.gone).without(self.me);
-        is_quorum(&self.members, &others, &(&self.gone & &self.with_votes()))
-    }
-
     /// True if the live ranks are a quorum. If not, asks all of them for better evidence, again
     /// whenever one more is lost.
     pub(super) fn may_decide(&mut self) -> bool {
@@ -169,8 +163,7 @@ impl Member {
 
     /// Ends this member, unless better evidence has brought a quorum, or may come from live ranks
     /// that do not answer while their programs are busy. A settlement waits for these as long as
-    /// for their reports, and an eviction until its deadline. A call that all of them have entered
-    /// waits as long if it may be decided there: they may have left it since.
+    /// for their reports, and an eviction until its deadline.
     pub(super) fn end_without_quorum(&mut self) {
         let (live, [call, settle]) = (self.live(), self.open_slots());
         if self.has_quorum() {
@@ -182,10 +175,9 @@ impl Member {
             return;
         }
         let silent = (&live - &self.answered).without(self.me);
-        let have_entered = call.is_some_and(|slot| slot.absent(&silent).is_empty());
-        let all_wait = have_entered && !self.may_decide_without_me();
+        let all_wait = call.is_some_and(|slot| slot.absent(&silent).is_empty());
         let has_settled = self.quorum_lost.saturating_add(self.settings.settling) <= self.now;
-        let is_late = self.evicts() || (settle.is_some() || have_entered) && has_settled;
+        let is_late = self.evicts() || settle.is_some() && has_settled;
         if silent.is_empty() || all_wait || is_late {
             return self.end(Some(Verdict::QuorumLost { live }));
         }

@@ -100,26 +100,6 @@ fn a_member_that_loses_one_more_asks_again() {
     assert!(loses_quorum(&mut one, due + due / 2));
 }
 
-/// Rank 1 of five has entered the call of rank 0, and does not answer. It waits there, unless it
-/// has left the call, which it may have decided with ranks that rank 0 alone has lost.
-#[test]
-fn a_member_waits_for_one_that_may_have_left_their_call() {
-    let settings = Settings { settling: 5 * SETTINGS.answer_timeout, ..SETTINGS };
-    for (evidence, patience) in
-        [(Evidence::Certain, settings.answer_timeout), (Evidence::Strong, settings.settling)]
-    {
-        let mut one = Member::new(0, Ranks::first(5).unwrap(), settings).unwrap();
-        one.step(0, change());
-        let enters = Body::Enter(Entry { kind: AgreementKind::Change, asks: false });
-        one.step(0, Input::Message(1, &Message { epoch: 0, slot: 1, body: enters }));
-        one.step(0, Input::Evidence(&[2, 3, 4].map(|rank| (rank, evidence, None))));
-        let mut ticks = (1..).map(|times| times * settings.answer_timeout);
-        let end = ticks.find(|&time| loses_quorum(&mut one, time) || time >= 10 * patience);
-        let late = patience + settings.answer_timeout;
-        assert!(end.is_some_and(|end| (patience..=late).contains(&end)), "{evidence:?}: {end:?}");
-    }
-}
-
 /// Rank 0 has asked rank 1, which learns later that rank 2 has left.
 #[test]
 fn a_member_that_has_asked_is_told_of_ranks_that_leave() {
