@@ -24,6 +24,7 @@ use crate::error::{Error, Peer, Result, argument_error};
 use crate::health::control_message::{GroupMessage, GroupStep};
 use crate::sync::{Instant, Process, WaitNotice, is_interrupted};
 use crate::trace::Recorder;
+use crate::transport::tcp::keep_up_streams;
 
 /// The call that errors name.
 const CALL: &str = "create_group";
@@ -360,6 +361,7 @@ impl GroupCreator {
                 let me = self.me;
                 format!("rank {me} has waited {waited:.0?} for {} in {CALL}", peer())
             });
+            keep_up_streams();
             resources.channels.sleep(left.min(ABORT_POLL_INTERVAL));
         }
     }

@@ -19,6 +19,7 @@ use crate::recovery::membership::{
     Verdict, decode, encode,
 };
 use crate::sync::{Instant, WaitNotice, rank_list};
+use crate::transport::tcp::keep_up_streams;
 
 /// Time limits of the state machine for up to [`FEW_RANKS`], in milliseconds.
 const SETTINGS: Settings =
@@ -206,6 +207,7 @@ impl MembershipDriver {
             let ranks = self.reported.len();
             let interval = DEATH_POLL_INTERVAL + DEATH_POLL_PER_RANK * ranks as u32;
             self.next_look = Instant::now() + interval;
+            keep_up_streams();
             self.look_for_deaths(peers);
         }
         let now = self.now();

@@ -40,7 +40,7 @@ impl Engine {
         let (mut failed_since, mut has_waited) = (None, false);
         let mut observer = |peer, waited| {
             has_waited = true;
-            peers.keep_up_in_message(WaitTime { waited, timeout }, (sequence, peer));
+            peers.send_heartbeats_in_message(WaitTime { waited, timeout }, (sequence, peer));
             if peers.control_channels().unreachable_fault(peer).is_some() {
                 return false;
             }

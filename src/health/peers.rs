@@ -178,14 +178,13 @@ impl Peers {
         }
     }
 
-    /// As [`Self::keep_up`], in a message after call number `call` for which this rank waits for
+    /// Sends the heartbeats of a message after call number `call` for which this rank waits for
     /// `peer` alone.
-    pub(crate) fn keep_up_in_message(
+    pub(crate) fn send_heartbeats_in_message(
         &mut self,
         WaitTime { waited, timeout: most }: WaitTime,
         (call, peer): (u64, usize),
     ) {
-        keep_up_streams();
         if waited <= HEARTBEAT_DELAY.min(most / 4) {
             return;
         }

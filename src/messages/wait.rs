@@ -10,6 +10,7 @@ use super::{Messages, Stop};
 use crate::error::warn;
 use crate::matching::{Expected, Outcome, RequestId};
 use crate::sync::{Instant, WaitBackoff, is_interrupted, store_load_fence};
+use crate::transport::tcp::keep_up_streams;
 
 /// How often a sleeping thread looks whether peers are alive, and for an abort.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
@@ -256,9 +257,11 @@ impl Messages {
                 state = self.lock();
                 continue;
             }
-            if replace(&mut checked, Instant::now()).elapsed() > CHECK_INTERVAL {
+            if checked.elapsed() > CHECK_INTERVAL {
+                checked = Instant::now();
                 state.check_alive();
                 drop(state);
+                keep_up_streams();
                 let goes_on = late_peers(requests).all(|peer| observer(peer, began.elapsed()));
                 let is_over = is_interrupted();
                 state = self.lock();

@@ -1,6 +1,6 @@
 //! Connections between hosts that broke and were made anew: a rank's last ones, for its dump after
 //! a failure and for its trace.
-//! Law: bounded. No call waits here but one whose own connection was made anew.
+//! Law: bounded. No call waits here but one that has made a connection anew.
 
 use std::collections::VecDeque;
 use std::fmt::Write;

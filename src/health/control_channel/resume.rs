@@ -182,7 +182,8 @@ impl ControlConnection {
             return self.end(how);
         }
         if let Some(it) = self.resumption.as_deref_mut() {
-            it.attempt = Some(Attempt::new(how, it.generation, silence, self.unreachable_after));
+            let patience = self.unreachable_after.saturating_sub(silence);
+            it.attempt = Some(Attempt::new(how, it.generation, Duration::ZERO, patience));
         }
     }
 

@@ -26,7 +26,7 @@ const CONNECT_MS: [u64; 5] = [250, 250, 250, 500, 1000];
 /// Connections in a row without an answer that no lost packet explains.
 const REPEATEDLY: u32 = 2;
 /// The pause after a connection that failed.
-const PAUSE: Duration = Duration::from_millis(50);
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
 /// A connection that stood for this long shows that the peer's host can be reached.
 const STOOD_LONG: Duration = Duration::from_secs(1);
 
@@ -114,20 +114,20 @@ struct Awaiting {
 }
 
 impl Attempt {
-    /// An attempt after connection number `generation` has broken; its host gave the last sign of
-    /// life `silence` ago, and may be silent for `patience`.
-    pub(crate) fn new(how: String, generation: u32, silence: Duration, patience: Duration) -> Self {
+    /// An attempt after connection number `generation` has broken, which begins after a pause; the
+    /// host may be silent for `patience` more.
+    pub(crate) fn new(how: String, generation: u32, pause: Duration, patience: Duration) -> Self {
         let now = Instant::now();
         Self {
             how,
             began: now,
             unanswered_since: now,
-            until: now + patience.saturating_sub(silence),
+            until: now + patience,
             generation,
             connections: 0,
             refusals: 0,
             unanswered_connections: 0,
-            stage: Stage::Pause(now),
+            stage: Stage::Pause(now + pause),
         }
     }
 

@@ -20,8 +20,8 @@ const SHORT_FRAMES_PER_CALL: u32 = 16;
 /// One stream.
 #[derive(Default)]
 pub(super) struct Lane {
-    /// `None` before the peer has opened it, and while it is broken.
-    stream: Option<Arc<TcpStream>>,
+    /// `None` before the peer has opened the stream, and while it is broken.
+    connection: Option<Arc<TcpStream>>,
     /// The key, on an encrypted link.
     pub(super) opener: Option<OpeningKey>,
     /// Bytes that have been received on all connections, without hellos.
@@ -44,7 +44,7 @@ impl Lane {
         at: usize,
         acceptor: &mut dyn AcceptStreams,
     ) -> Result<bool, Fault> {
-        if self.stream.is_some() {
+        if self.connection.is_some() {
             return Ok(false);
         }
         if self.broken.is_some() {
@@ -54,7 +54,7 @@ impl Lane {
             return Ok(false);
         }
         let Some(opened) = acceptor.accept(at)? else { return Ok(false) };
-        (self.stream, self.opener) = (Some(opened.stream), opened.key);
+        (self.connection, self.opener) = (Some(opened.stream), opened.key);
         if let Some((generation, hello)) = opened.resumed {
             self.generation = generation;
             self.answer(&hello, acceptor);
@@ -65,7 +65,7 @@ impl Lane {
     /// Reads what has come, if anything.
     ///
     /// # Errors
-    /// If the peer has closed the stream, or the end of its connection is final.
+    /// If the connection has ended, and the peer makes no other one.
     #[inline]
     pub(super) fn read(
         &mut self,
@@ -73,7 +73,7 @@ impl Lane {
         mut read: impl FnMut(&TcpStream) -> io::Result<usize>,
     ) -> Result<Option<usize>, Fault> {
         loop {
-            let Some(stream) = self.stream.as_deref() else { return Ok(None) };
+            let Some(stream) = self.connection.as_deref() else { return Ok(None) };
             match bytes_moved(|| read(stream)) {
                 Ok(Some(bytes)) => {
                     self.received += bytes as u64;
@@ -83,7 +83,7 @@ impl Lane {
                 Ok(None) => self.broken = Some("its sender has made another connection".into()),
                 Err(end) => self.note_end(&end, acceptor)?,
             }
-            self.stream = None;
+            self.connection = None;
             if let Some(newer) = self.next.take() {
                 self.follow(newer, acceptor);
             }
@@ -105,33 +105,33 @@ impl Lane {
     /// Goes on with a newer connection.
     fn follow(&mut self, newer: NewerStream, acceptor: &dyn AcceptStreams) {
         (self.generation, self.short_frames) = (newer.generation, 0);
-        self.stream = Some(Arc::new(newer.stream));
+        self.connection = Some(Arc::new(newer.stream));
         self.answer(&newer.hello, acceptor);
     }
 
     /// Tells the dialler what has been received, before anything else goes out.
     fn answer(&mut self, hello: &[u8], acceptor: &dyn AcceptStreams) {
-        let Some(mut stream) = self.stream.as_deref() else { return };
+        let Some(mut stream) = self.connection.as_deref() else { return };
         let answer = acceptor.answer(hello, self.received);
         // A new connection takes these few bytes at once, or it has ended again.
         let sent = stream.write(&answer);
         self.broken = None;
         if !sent.is_ok_and(|bytes| bytes == answer.len()) {
             self.broken = Some("it has ended before an answer".into());
-            self.stream = None;
+            self.connection = None;
         }
     }
 
     /// Looks whether the stream, number `at` of the link, is open or may be made anew.
     ///
     /// # Errors
-    /// If the peer has closed it, or is gone.
+    /// If it has ended, and the peer makes no other connection; or the peer is gone.
     pub(super) fn check(
         &mut self,
         at: usize,
         acceptor: &mut dyn AcceptStreams,
     ) -> Result<(), Fault> {
-        let Some(stream) = self.stream.as_deref() else {
+        let Some(stream) = self.connection.as_deref() else {
             return match &self.broken {
                 Some(how) if !acceptor.may_come_again() => Err(Fault::Lost(how.clone())),
                 Some(_) => Ok(()),
@@ -148,7 +148,7 @@ impl Lane {
             Ok(_) => Ok(()),
             Err(end) => {
                 self.note_end(&end, acceptor)?;
-                self.stream = None;
+                self.connection = None;
                 if let Some(newer) = self.next.take() {
                     self.follow(newer, acceptor);
                 }
@@ -160,7 +160,7 @@ impl Lane {
     /// Lets the system acknowledge short frames late, and long ones at once: their sender waits for
     /// room.
     pub(super) fn note_frame(&mut self, is_short: bool) {
-        let Some(stream) = self.stream.as_deref() else { return };
+        let Some(stream) = self.connection.as_deref() else { return };
         if is_short && self.short_frames.is_multiple_of(SHORT_FRAMES_PER_CALL) {
             delay_acknowledgements(stream, true);
         } else if !is_short && self.short_frames > 0 {
@@ -175,7 +175,7 @@ impl Lane {
     }
 
     pub(super) fn descriptor(&self) -> Option<RawFd> {
-        self.stream.as_ref().map(|stream| stream.as_raw_fd())
+        self.connection.as_ref().map(|stream| stream.as_raw_fd())
     }
 }
 
@@ -191,7 +191,7 @@ mod tests {
     fn short_frames_are_acknowledged_late_and_long_ones_at_once() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = Arc::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
-        let mut lane = Lane { stream: Some(Arc::clone(&stream)), ..Lane::default() };
+        let mut lane = Lane { connection: Some(Arc::clone(&stream)), ..Lane::default() };
         let is_at_once = || SockRef::from(&*stream).tcp_quickack().unwrap();
         assert!(is_at_once());
         // A pause ends what was said; the next frames say it again.

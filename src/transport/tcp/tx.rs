@@ -21,8 +21,7 @@ use crate::transport::{self, Fault, Frame, poll};
 #[derive(Default)]
 struct Lane {
     stream: SharedStream,
-    /// The stream has been dialled.
-    is_open: bool,
+    is_dialled: bool,
     /// The key, on an encrypted link.
     sealer: Option<SealingKey>,
     /// The number of the slot that the socket sends now, or next.
@@ -99,9 +98,9 @@ impl Tx {
         self.make_slots()?;
         let at = (self.committed % self.lanes.len() as u64) as usize;
         let lane = &mut self.lanes[at];
-        if !lane.is_open {
+        if !lane.is_dialled {
             let mut opened = self.dialler.dial(at)?;
-            (lane.is_open, lane.sealer) = (true, opened.key.take());
+            (lane.is_dialled, lane.sealer) = (true, opened.key.take());
             lane.stream.open(opened)?;
         }
         Ok(())

@@ -1,16 +1,16 @@
 //! One stream of a sending end. A stream to another host that breaks is made anew, and goes on with
-//! the bytes that were lost with the connection. All waits of a process look at such streams, those
-//! of other communicators too: a rank that waits here may be the one for which the receiver of lost
+//! the bytes that were lost with the connection. Waits in calls and for messages look at all such
+//! streams of the process: a rank that waits here may be the one for which the receiver of lost
 //! bytes waits there.
 //! Law: the bytes of a stream have one order, whatever the number of its connections.
 
 use std::io::{self, ErrorKind, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
-use super::attempt::{Attempt, Progress, Redial};
+use super::attempt::{Attempt, PAUSE, Progress, Redial};
 use super::kept::Kept;
 use super::opening::OpenedStream;
 use super::{End, abandon, bytes_moved, is_unanswered, look, raw};
@@ -20,18 +20,22 @@ use crate::sync::PerProcess;
 use crate::transport::Fault;
 
 /// The streams of this process that are made anew when they break.
-static RESUMED: PerProcess<Mutex<Vec<Weak<Mutex<Stream>>>>> = PerProcess::new();
+static RESUMABLE_STREAMS: PerProcess<Mutex<Vec<Weak<Mutex<Stream>>>>> = PerProcess::new();
 
 /// Looks whether the streams stand on which bytes may be lost, and goes on to make broken ones
 /// anew. To be called now and then in a wait: the peer may lack bytes that left long ago.
 pub(crate) fn keep_up_streams() {
-    // Another thread that waits does the same for all.
-    let Ok(streams) = RESUMED.get().try_lock() else { return };
-    for stream in streams.iter().filter_map(Weak::upgrade) {
-        // A thread that uses the stream looks by itself. A fault shows again at the next use.
-        if let Ok(mut stream) = stream.try_lock() {
-            let _ = stream.keep_up();
-        }
+    let streams = || RESUMABLE_STREAMS.get().lock().unwrap_or_else(PoisonError::into_inner);
+    // The list is free meanwhile: what becomes of a stream is told to the program.
+    for stream in (0..).map_while(|at| streams().get(at).map(Weak::upgrade)).flatten() {
+        let mut stream = match stream.try_lock() {
+            Ok(stream) => stream,
+            Err(TryLockError::Poisoned(stream)) => stream.into_inner(),
+            // The thread that uses the stream looks by itself.
+            Err(TryLockError::WouldBlock) => continue,
+        };
+        // A fault shows again at the next use.
+        let _ = stream.keep_up();
     }
 }
 
@@ -51,9 +55,10 @@ impl SharedStream {
     pub(super) fn open<K>(&self, opened: OpenedStream<K>) -> Result<(), Fault> {
         self.lock().open(opened)?;
         if self.lock().resumption.is_some() {
-            let mut all = RESUMED.get().lock().unwrap_or_else(PoisonError::into_inner);
-            all.retain(|stream| stream.strong_count() > 0);
-            all.push(Arc::downgrade(&self.0));
+            let streams = RESUMABLE_STREAMS.get().lock();
+            let mut streams = streams.unwrap_or_else(PoisonError::into_inner);
+            streams.retain(|stream| stream.strong_count() > 0);
+            streams.push(Arc::downgrade(&self.0));
         }
         Ok(())
     }
@@ -81,6 +86,8 @@ struct Resumption {
     generation: u32,
     /// The attempt to make a broken stream anew.
     attempt: Option<Attempt>,
+    /// How the stream has ended, which is not made anew any more.
+    lost: Option<String>,
 }
 
 /// The fault of this process, which lacks what the link needs.
@@ -95,8 +102,8 @@ impl Stream {
         if let Some(way) = way {
             let doing = "keeping the bytes of a link";
             let kept = Kept::new().ok_or_else(|| lacking(doing, ErrorKind::OutOfMemory))?;
-            let (generation, attempt) = (0, None);
-            self.resumption = Some(Box::new(Resumption { way, kept, generation, attempt }));
+            let (generation, attempt, lost) = (0, None, None);
+            self.resumption = Some(Box::new(Resumption { way, kept, generation, attempt, lost }));
         }
         Ok(())
     }
@@ -176,7 +183,9 @@ impl Stream {
         self.hello.clear();
         self.is_full = false;
         let patience = resumption.way.patience();
-        let attempt = Attempt::new(how, resumption.generation, Duration::ZERO, patience);
+        // A peer that leaves closes its links before it says goodbye.
+        let pause = if matches!(end, End::Closed) { PAUSE } else { Duration::ZERO };
+        let attempt = Attempt::new(how, resumption.generation, pause, patience);
         resumption.attempt = Some(attempt);
         self.go_on()
     }
@@ -188,25 +197,29 @@ impl Stream {
     /// of this process.
     fn go_on(&mut self) -> Result<(), Fault> {
         let Some(resumption) = self.resumption.as_deref_mut() else { return Ok(()) };
-        let Resumption { way, kept, generation, attempt: now } = resumption;
+        let Resumption { way, kept, generation, attempt: now, lost } = resumption;
+        if let Some(how) = lost {
+            return Err(Fault::Lost(how.clone()));
+        }
         let Some(attempt) = now else { return Ok(()) };
         if !way.is_peer_there() {
             return Err(Fault::Lost(attempt.how.clone()));
         }
+        let mut give_up = |how: String| Err(Fault::Lost(lost.insert(how).clone()));
         // The sender of a link receives nothing.
         match attempt.advance(&mut **way, 0) {
             // A peer that has ended shows that at its control channel, too.
             Progress::Underway | Progress::Refused => Ok(()),
-            Progress::Over => Err(Fault::Lost(attempt.how.clone())),
+            Progress::Over => give_up(attempt.how.clone()),
             Progress::Lacking(error) => Err(lacking("connecting a link again", error)),
             Progress::Resumed(connection, number, received) => {
                 if !kept.resume_from(received) {
-                    let how = "it has received other bytes than those that were sent";
-                    return Err(Fault::Lost(how.into()));
+                    return give_up("it lacks bytes that were acknowledged".into());
                 }
-                way.note_resumed(attempt.elapsed());
+                let after = attempt.elapsed();
                 (*generation, *now) = (number, None);
                 self.connection = Some(Arc::new(connection));
+                way.note_resumed(after);
                 Ok(())
             }
         }
@@ -220,13 +233,13 @@ impl Stream {
         self.go_on()?;
         let Some(connection) = self.connection.as_deref() else { return Ok(()) };
         // The receiver never sends, so there is nothing to read until the connection ends.
-        let stands = match look(connection) {
+        let looked = match look(connection) {
             Ok(_) if self.resumption.is_some() && is_unanswered(connection) => {
                 Err(End::Broken(ErrorKind::TimedOut.into()))
             }
             looked => looked,
         };
-        match stands.and_then(|_| self.send_earlier()) {
+        match looked.and_then(|_| self.send_earlier()) {
             Ok(_) => Ok(()),
             Err(end) => self.break_off(&end),
         }
@@ -336,7 +349,8 @@ mod tests {
         let (mut peer, _) = listener.accept().unwrap();
         connection.set_nonblocking(true).unwrap();
         let kept = Kept::of_one_size(SIZE);
-        let resumption = Resumption { way: Box::new(Unused), kept, generation: 0, attempt: None };
+        let way = Box::new(Unused);
+        let resumption = Resumption { way, kept, generation: 0, attempt: None, lost: None };
         let mut stream = Stream {
             connection: Some(Arc::new(connection)),
             resumption: Some(Box::new(resumption)),

@@ -23,8 +23,8 @@ pub(super) const OVER: &str = "/run/over";
 /// A killed rank is named by all others within this, however busy the machine is.
 const KNOWN: Duration = Duration::from_secs(15);
 
-/// The body of a rank: sums of several lengths until the end, each in all ranks and then in the
-/// ranks of the host, or in those of the same number on each host.
+/// The body of a rank: sums of several lengths until the end, each in all ranks and then in a group
+/// of two neighbours, or of every other rank.
 pub(crate) fn sums_until_over() -> Result<()> {
     let mut comm = Communicator::from_env()?;
     let (rank, ranks) = (comm.rank() as u32, comm.size() as u64);
