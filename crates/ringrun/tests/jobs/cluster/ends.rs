@@ -48,6 +48,24 @@ fn signals_reach_the_ranks_of_all_hosts() {
     assert_eq!(ended.out.matches("told\n").count(), 4, "{ended:?}");
 }
 
+/// Whether the system writes cores at all is up to the machine, and the same on both hosts.
+#[test]
+fn a_rank_of_another_host_dumps_core_where_one_of_this_host_does() {
+    let test = "ends::a_rank_of_another_host_dumps_core_where_one_of_this_host_does";
+    let Some(cluster) = cluster(test, 2) else { return };
+    let crash = "cd /run; ulimit -Sc unlimited; kill -SEGV $$";
+    let crashes = |host: &str, options: &str| {
+        let ended = start_script(&cluster, host, options, crash).finish();
+        assert_eq!(ended.code, 128 + Signal::SIGSEGV as i32, "{ended:?}");
+        let how = format!("host {}) was killed by SIGSEGV (signal 11)", &host[..2]);
+        let (_, after) = ended.err.split_once(&how).unwrap_or_else(|| panic!("{ended:?}"));
+        after.starts_with(", core dumped")
+    };
+    let [near, far] = ["h0:1", "h1:1"].map(|host| crashes(host, "--core-dumps"));
+    assert_eq!(near, far);
+    assert!(!crashes("h1:1", ""));
+}
+
 #[test]
 fn a_second_ctrl_c_kills_the_ranks_of_all_hosts() {
     let test = "ends::a_second_ctrl_c_kills_the_ranks_of_all_hosts";

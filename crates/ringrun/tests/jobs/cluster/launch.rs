@@ -67,6 +67,22 @@ fn each_rank_has_its_numbers_and_its_host() {
 }
 
 #[test]
+fn each_host_binds_its_ranks_to_its_cpus() {
+    let Some(cluster) = cluster("launch::each_host_binds_its_ranks_to_its_cpus", 2) else { return };
+    let body = "echo $RINGREDUCE_RANK $(grep Cpus_allowed_list /proc/self/status | cut -f2)";
+    let ended = script(&cluster, "--bind-to core --report-bindings", body);
+    let lines = ended.sorted();
+    let cpus: Vec<_> = lines.iter().filter_map(|line| line[2..].parse::<usize>().ok()).collect();
+    // Ranks have the CPUs of their host in turn, and these hosts are one machine.
+    assert_eq!((cpus.len(), &cpus[..2]), (4, &cpus[2..]), "{ended:?}");
+    for (rank, cpu) in cpus.iter().enumerate() {
+        let host = format!(", host h{}) is bound to CPU {cpu}", rank / 2);
+        let says = |line: &str| line.contains(&format!("rank {rank} ")) && line.ends_with(&host);
+        assert!(ended.err.lines().any(says), "{ended:?}");
+    }
+}
+
+#[test]
 fn a_host_needs_the_programs_of_its_own_ranks_alone() {
     let test = "launch::a_host_needs_the_programs_of_its_own_ranks_alone";
     let Some(cluster) = cluster(test, 2) else { return };
