@@ -242,12 +242,16 @@ impl<'a> Spawner<'a> {
                 sched_setaffinity(Pid::from_raw(0), &cpus)?;
             }
             setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
-            if !core_dumps {
+            let (soft, hard) = getrlimit(Resource::RLIMIT_CORE)?;
+            let core_bytes = match (core_dumps, soft) {
                 // One byte is less than any core needs. The kernel pipes cores to a program with a
                 // limit of 0, but not with one of 1.
-                let (_, hard) = getrlimit(Resource::RLIMIT_CORE)?;
-                setrlimit(Resource::RLIMIT_CORE, hard.min(1), hard)?;
-            }
+                (false, _) => hard.min(1),
+                // Servers of ssh, and many shells, have this limit.
+                (true, 0) => hard,
+                (true, soft) => soft,
+            };
+            setrlimit(Resource::RLIMIT_CORE, core_bytes, hard)?;
             for descriptor in inherited.iter().flatten() {
                 fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::empty()))?;
             }

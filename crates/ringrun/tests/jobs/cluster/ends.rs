@@ -53,7 +53,7 @@ fn signals_reach_the_ranks_of_all_hosts() {
 fn a_rank_of_another_host_dumps_core_where_one_of_this_host_does() {
     let test = "ends::a_rank_of_another_host_dumps_core_where_one_of_this_host_does";
     let Some(cluster) = cluster(test, 2) else { return };
-    let crash = "cd /run; ulimit -Sc unlimited; kill -SEGV $$";
+    let crash = "cd /run; kill -SEGV $$";
     let crashes = |host: &str, options: &str| {
         let ended = start_script(&cluster, host, options, crash).finish();
         assert_eq!(ended.code, 128 + Signal::SIGSEGV as i32, "{ended:?}");
