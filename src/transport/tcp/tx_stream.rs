@@ -205,24 +205,24 @@ impl Stream {
         if !way.is_peer_there() {
             return Err(Fault::Lost(attempt.how.clone()));
         }
-        let mut give_up = |how: String| Err(Fault::Lost(lost.insert(how).clone()));
         // The sender of a link receives nothing.
-        match attempt.advance(&mut **way, 0) {
+        let how = match attempt.advance(&mut **way, 0) {
             // A peer that has ended shows that at its control channel, too.
-            Progress::Underway | Progress::Refused => Ok(()),
-            Progress::Over => give_up(attempt.how.clone()),
-            Progress::Lacking(error) => Err(lacking("connecting a link again", error)),
-            Progress::Resumed(connection, number, received) => {
-                if !kept.resume_from(received) {
-                    return give_up("it lacks bytes that were acknowledged".into());
-                }
+            Progress::Underway | Progress::Refused => return Ok(()),
+            Progress::Lacking(error) => return Err(lacking("connecting a link again", error)),
+            Progress::Resumed(connection, number, received) if kept.resume_from(received) => {
                 let after = attempt.elapsed();
                 (*generation, *now) = (number, None);
                 self.connection = Some(Arc::new(connection));
                 way.note_resumed(after);
-                Ok(())
+                return Ok(());
             }
-        }
+            Progress::Resumed(..) => "it lacks bytes that were acknowledged".into(),
+            Progress::Over => attempt.how.clone(),
+        };
+        // Nobody waits for an attempt that is over.
+        (*now, *lost) = (None, Some(how.clone()));
+        Err(Fault::Lost(how))
     }
 
     /// Looks whether the stream is open, and goes on with one that is not.
@@ -259,7 +259,8 @@ impl Stream {
     /// True if the stream is broken, or bytes of an earlier connection wait.
     pub(super) fn owes_bytes(&self) -> bool {
         let owes = |it: &Resumption| it.attempt.is_some() || !it.kept.untaken().is_empty();
-        self.resumption.as_deref().is_some_and(owes)
+        let is_open = |it: &&Resumption| it.lost.is_none();
+        self.resumption.as_deref().filter(is_open).is_some_and(owes)
     }
 
     /// True if the stream owes bytes to a peer that is there.
@@ -308,11 +309,11 @@ mod tests {
     use super::super::attempt::ANSWER_LEN;
     use super::*;
 
-    /// A way that no test takes.
+    /// A way that leads nowhere, tried for so long.
     #[derive(Debug)]
-    struct Unused;
+    struct NoWay(Duration);
 
-    impl Redial for Unused {
+    impl Redial for NoWay {
         fn connect(&mut self, _attempt: u32) -> io::Result<TcpStream> {
             Err(ErrorKind::TimedOut.into())
         }
@@ -334,28 +335,46 @@ mod tests {
         }
 
         fn patience(&self) -> Duration {
-            Duration::from_secs(60)
+            self.0
         }
 
         fn note_resumed(&self, _after: Duration) {}
+    }
+
+    /// A stream to a peer that is there, which keeps at most so many bytes, and the peer's end.
+    fn stream(size: usize, patience: Duration) -> (Stream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connection = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        connection.set_nonblocking(true).unwrap();
+        let (kept, way) = (Kept::of_one_size(size), Box::new(NoWay(patience)));
+        let resumption = Resumption { way, kept, generation: 0, attempt: None, lost: None };
+        let stream = Stream {
+            connection: Some(Arc::new(connection)),
+            resumption: Some(Box::new(resumption)),
+            ..Stream::default()
+        };
+        (stream, listener.accept().unwrap().0)
+    }
+
+    /// The peer is there and may still answer, but nobody dials it any more.
+    #[test]
+    fn a_stream_that_is_lost_owes_nothing() {
+        let (mut stream, peer) = stream(4096, Duration::ZERO);
+        assert!(stream.send(&[5; 64], Src::from(&[][..])).unwrap().is_some());
+        drop(peer);
+        let until = crate::sync::Instant::now() + Duration::from_secs(60);
+        while stream.check().is_ok() {
+            assert!(crate::sync::Instant::now() < until, "the stream is not lost");
+        }
+        assert!(!stream.owes_bytes() && !stream.may_deliver() && !stream.lacks_events());
+        assert!(matches!(stream.send(&[5], Src::from(&[][..])), Err(Fault::Lost(_))));
     }
 
     /// The socket would take more, and the peer's system acknowledges no more than fits there.
     #[test]
     fn a_stream_that_keeps_all_it_may_waits_and_goes_on_once_bytes_are_acknowledged() {
         const SIZE: usize = 4096;
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let connection = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (mut peer, _) = listener.accept().unwrap();
-        connection.set_nonblocking(true).unwrap();
-        let kept = Kept::of_one_size(SIZE);
-        let way = Box::new(Unused);
-        let resumption = Resumption { way, kept, generation: 0, attempt: None, lost: None };
-        let mut stream = Stream {
-            connection: Some(Arc::new(connection)),
-            resumption: Some(Box::new(resumption)),
-            ..Stream::default()
-        };
+        let (mut stream, mut peer) = stream(SIZE, Duration::from_secs(60));
         let send = |stream: &mut Stream| stream.send(&[5; SIZE / 2], Src::from(&[][..])).unwrap();
         while send(&mut stream).is_some() {}
         assert!(stream.lacks_events() && stream.descriptor().is_none());

@@ -18,7 +18,7 @@ use crate::launch::torchrun::Rendezvous;
 const GREETING: &str = "ringrun-agent";
 
 /// The version of the messages.
-const PROTOCOL: u32 = 5;
+const PROTOCOL: u32 = 6;
 
 /// An agent's first line: launcher and agent must be of one version, for one kind of processor.
 pub(super) fn greeting() -> String {
@@ -181,8 +181,12 @@ pub(crate) enum ToLauncher {
         rank: usize,
         is_stopped: bool,
     },
-    /// All ranks of the host have ended, and so many processes outlived them.
-    Left(usize),
+    /// All ranks of the host have ended that the launcher has told this agent to start, so many
+    /// times, and so many processes outlived them.
+    Left {
+        starts: u32,
+        processes: usize,
+    },
     Warn(String),
     /// A signal that ends a program has come to the agent.
     ToldToEnd {

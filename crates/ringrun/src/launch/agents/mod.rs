@@ -219,8 +219,8 @@ impl Agents {
                         let signal = Signal::try_from(signal).unwrap_or(Signal::SIGTERM);
                         return Err(Failure::Interrupted(signal));
                     }
-                    AgentEvent::Message(ToLauncher::Left(left)) => {
-                        self.set_left(host_number, left);
+                    AgentEvent::Message(ToLauncher::Left { starts, processes }) => {
+                        self.set_left(host_number, starts, processes);
                         continue;
                     }
                     // An agent that is ready has no rank yet to tell of.
@@ -274,7 +274,7 @@ impl Agents {
         let agent = agent.filter(|agent| agent.starts_ranks()).ok_or_else(|| {
             Failure::Host(format!("host {} was lost: no rank can start there", placement.host))
         })?;
-        agent.left = None;
+        agent.note_start();
         for (number, stream) in theirs {
             agent.commands.send(Command::Add(number, stream));
         }
@@ -299,7 +299,7 @@ impl Agents {
 
     /// True if all ranks of other hosts have ended, and no process outlived them.
     pub(crate) fn are_empty(&self) -> bool {
-        self.agents.iter().all(|agent| agent.left == Some(0))
+        self.agents.iter().all(AgentHandle::is_empty)
     }
 
     /// True if all output of other hosts has come.

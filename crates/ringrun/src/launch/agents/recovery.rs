@@ -16,8 +16,10 @@ pub(super) struct AgentHandle {
     pub(super) thread: Option<JoinHandle<()>>,
     /// The remote shell of this host that has started the agent.
     shell: Option<u32>,
+    /// The agent was told so many times to start a rank.
+    starts: u32,
     /// The processes that outlived the host's ranks; none while ranks run.
-    pub(super) left: Option<usize>,
+    left: Option<usize>,
     /// The agent has ended, or is lost.
     pub(super) is_over: bool,
     /// The agent was told by a signal to end, and starts no rank any more.
@@ -32,9 +34,27 @@ impl AgentHandle {
         commands: Commands,
         thread: JoinHandle<()>,
     ) -> Self {
-        let (thread, left, machine) = (Some(thread), None, None);
-        let (is_over, is_ending) = (false, false);
-        Self { host_number, commands, thread, shell, left, is_over, is_ending, machine }
+        let (thread, machine) = (Some(thread), None);
+        let (starts, left, is_over, is_ending) = (0, None, false, false);
+        Self { host_number, commands, thread, shell, starts, left, is_over, is_ending, machine }
+    }
+
+    /// A rank is to start there.
+    pub(super) fn note_start(&mut self) {
+        (self.starts, self.left) = (self.starts + 1, None);
+    }
+
+    /// Takes in how many processes have outlived the ranks, of which so many were to start. The
+    /// agent may have said so before it knew of the last of them.
+    fn set_left(&mut self, starts: u32, processes: usize) {
+        if self.starts == starts {
+            self.left = Some(processes);
+        }
+    }
+
+    /// True if all ranks there have ended, and no process outlived them.
+    pub(super) fn is_empty(&self) -> bool {
+        self.left == Some(0)
     }
 
     pub(super) fn starts_ranks(&self) -> bool {
@@ -47,10 +67,11 @@ impl Agents {
         self.agents.iter_mut().find(|agent| agent.host_number == host_number)
     }
 
-    /// Takes in how many processes have outlived the ranks of a host.
-    pub(crate) fn set_left(&mut self, host_number: usize, left: usize) {
+    /// Takes in how many processes have outlived the ranks of a host, of which so many were to
+    /// start.
+    pub(crate) fn set_left(&mut self, host_number: usize, starts: u32, processes: usize) {
         if let Some(agent) = self.of_host(host_number) {
-            agent.left = Some(left);
+            agent.set_left(starts, processes);
         }
     }
 
@@ -81,7 +102,8 @@ impl Agents {
     /// A new agent of this host is ready.
     pub(crate) fn set_back(&mut self, host_number: usize) {
         if let Some(agent) = self.of_host(host_number) {
-            (agent.left, agent.is_over, agent.is_ending) = (None, false, false);
+            (agent.starts, agent.left) = (0, None);
+            (agent.is_over, agent.is_ending) = (false, false);
         }
     }
 
@@ -120,5 +142,34 @@ impl Agents {
             agent.commands.send(Command::Start(client, pipes));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::pipe;
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn a_host_is_empty_only_by_word_of_its_last_rank() {
+        let (sender, wake) = (channel().0, Arc::new(pipe().unwrap().1));
+        let thread = std::thread::spawn(|| {});
+        let mut agent = AgentHandle::new((1, None), Commands { sender, wake }, thread);
+        assert!(!agent.is_empty());
+        agent.set_left(0, 0);
+        assert!(agent.is_empty());
+        agent.note_start();
+        agent.note_start();
+        // The agent's word crosses the launcher's.
+        agent.set_left(0, 0);
+        agent.set_left(1, 0);
+        assert!(!agent.is_empty());
+        agent.set_left(2, 1);
+        assert!(!agent.is_empty());
+        agent.set_left(2, 0);
+        assert!(agent.is_empty());
     }
 }

@@ -49,6 +49,8 @@ pub(super) struct Agent<'a> {
     shells: Vec<Client>,
     /// The ranks that the launcher knows to be stopped.
     stopped: BTreeMap<usize, bool>,
+    /// The launcher has told this agent so many times to start a rank.
+    starts: u32,
     /// The number of processes that outlived their ranks, as the launcher knows it.
     left: Option<usize>,
     /// Processes that outlive their ranks are killed from now on.
@@ -84,6 +86,7 @@ impl<'a> Agent<'a> {
             ends: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
             shells: vec![],
             stopped: BTreeMap::new(),
+            starts: 0,
             left: None,
             kills_leftovers: false,
             lease,
@@ -264,7 +267,7 @@ impl<'a> Agent<'a> {
         numbers: StreamNumbers,
     ) -> io::Result<()> {
         let rank = placement.rank;
-        self.left = None;
+        (self.starts, self.left) = (self.starts + 1, None);
         if let Some(before) = self.ranks.get(&rank) {
             // The orphans of the rank hold what its next process needs.
             let group = before.pid();
@@ -354,8 +357,8 @@ impl<'a> Agent<'a> {
             }
             self.orphans.running(self.ranks.values()).len()
         });
-        if let Some(left) = left.filter(|left| self.left != Some(*left)) {
-            self.mux.send(&ToLauncher::Left(left));
+        if let Some(processes) = left.filter(|left| self.left != Some(*left)) {
+            self.mux.send(&ToLauncher::Left { starts: self.starts, processes });
         }
         self.left = left;
     }

@@ -69,7 +69,9 @@ impl Running<'_> {
                     process.is_stopped = is_stopped;
                 }
             }
-            ToLauncher::Left(left) => self.agents.set_left(host_number, left),
+            ToLauncher::Left { starts, processes } => {
+                self.agents.set_left(host_number, starts, processes);
+            }
             ToLauncher::Over => {
                 self.agents.set_over(host_number);
             }
