@@ -31,9 +31,9 @@ const LARGE_CALLS_PER_TRY: usize = 3;
 /// After how long the user is told that ranks still measure: the next measuring call may take
 /// seconds more.
 const SLOW_MEASUREMENT: Duration = Duration::from_secs(2);
-/// Seconds for the tries of one measurement. A call that takes longer is not repeated: one of 256
-/// ranks on two CPUs takes half a second, and one of 16 ranks as long where other programs have the
-/// CPUs.
+/// Seconds for the tries of one measurement. A call is not repeated unless two fit: one of 64 ranks
+/// on two CPUs takes 70 ms, one of 256 ranks half a second, and one of 16 ranks as long where other
+/// programs have the CPUs.
 const SECONDS_PER_MEASUREMENT: f64 = 0.1;
 
 impl Engine {
@@ -270,7 +270,8 @@ impl Prober<'_> {
         let first = self.longest_of_all(group, mine)?;
         let affordable = (SECONDS_PER_MEASUREMENT / first.max(f64::MIN_POSITIVE)) as usize;
         let calls = calls.min(affordable.div_ceil(TRIES_PER_PROBE));
-        let (mut best, tries) = (first, TRIES_PER_PROBE.min(affordable));
+        let tries = if affordable > 1 { TRIES_PER_PROBE.min(affordable) } else { 0 };
+        let mut best = first;
         if tries > 0 {
             // The ranks have left the call between, another one, at other times.
             call(self)?;
