@@ -33,8 +33,8 @@ pub struct Explanation {
     pub rank: u32,
     /// The number of ranks.
     pub size: u32,
-    /// The number of hosts.
-    pub hosts: u32,
+    /// The ranks of each host, in the order of the ring.
+    pub ring: Vec<Vec<u32>>,
     /// The algorithm that makes the call.
     pub algorithm: Algorithm,
     /// The algorithm that was requested, if any.
@@ -159,7 +159,7 @@ impl Planner {
         let is_asked = self.rules.forced.is_some();
         let may_use_registered = !is_asked && self.may_use_registered(request.collective);
         let (speeds, forced, rank) = (self.speeds, self.rules.forced, self.me);
-        let (size, hosts) = (self.ring.size(), self.ring.hosts().count() as u32);
+        let (size, ring) = (self.ring.size(), self.ring.hosts().map(<[u32]>::to_vec).collect());
         let plan = self.plan(request);
         let (algorithm, schedule, partition) = (plan.algorithm, plan.schedule, plan.partition);
         let mut links = std::collections::BTreeMap::new();
@@ -181,7 +181,7 @@ impl Planner {
             request: *request,
             rank,
             size,
-            hosts,
+            ring,
             algorithm,
             asked: forced,
             choice,
@@ -213,6 +213,16 @@ impl Planner {
     }
 }
 
+/// Ranks in their order, such as "0-3 8".
+fn ranges(ranks: &[u32]) -> String {
+    let runs = ranks.chunk_by(|one, next| one.checked_add(1) == Some(*next));
+    let run = |run: &[u32]| match *run {
+        [first, .., last] => format!("{first}-{last}"),
+        _ => run.iter().map(u32::to_string).collect(),
+    };
+    runs.map(run).collect::<Vec<_>>().join(" ")
+}
+
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -230,6 +240,11 @@ impl fmt::Display for Explanation {
         let bytes = self.request.longest(self.size);
         let (name, ranks) = (collective.name(), self.size);
         writeln!(f, "{name} of {count} x {dtype} ({bytes} bytes) among {ranks} ranks")?;
+        if self.ring.len() > 1 {
+            let hosts: Vec<_> = self.ring.iter().take(8).map(|host| ranges(host)).collect();
+            let more = if self.ring.len() > 8 { " | ..." } else { "" };
+            writeln!(f, "  ring        by host: {}{more}", hosts.join(" | "))?;
+        }
         if let Some((dtype, pieces)) = self.travels {
             writeln!(f, "  travels     as {dtype}, in {pieces} pieces")?;
         }
@@ -261,7 +276,7 @@ impl fmt::Display for Explanation {
         if let Some(Speeds { near, far, source }) = &self.speeds {
             writeln!(f, "  speeds      {source}")?;
             writeln!(f, "    within hosts   {}", near)?;
-            if self.hosts > 1 {
+            if self.ring.len() > 1 {
                 writeln!(f, "    between hosts  {}", far)?;
             }
         }
@@ -269,7 +284,7 @@ impl fmt::Display for Explanation {
             writeln!(f, "  transports  {}", self.transports.join(", "))?;
         }
         if self.algorithm == Algorithm::TwoLevel {
-            let each = ranks / self.hosts.max(1);
+            let each = ranks as usize / self.ring.len().max(1);
             writeln!(f, "  parts       {each}, one for each rank of a host; between hosts:")?;
         }
         let (rounds, slices, slice) = (self.rounds, self.slices, self.slice);
@@ -293,88 +308,4 @@ impl fmt::Display for Explanation {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::{Distance, Planner, Request, Rules, Slots, Source, Speeds};
-    use super::Choice;
-    use crate::element::{DataType, ReduceOp};
-    use crate::schedule::{Algorithm, Collective, Ring};
-    use crate::sim::Speed;
-
-    const SPEED: Speed = Speed { latency: 1e-6, step: 0.1e-6, byte: 0.1e-9, reduce: 0.05e-9 };
-
-    fn planner(size: u32) -> Planner {
-        Planner::new(Ring::natural(size), 0, Slots::of(Distance::Memory, size as usize, true), 256)
-    }
-
-    fn all_reduce(count: usize) -> Request {
-        let (collective, dtype) = (Collective::AllReduce, DataType::F32);
-        Request { collective, count, dtype, op: Some(ReduceOp::Sum.into()) }
-    }
-
-    #[test]
-    fn an_explanation_is_of_the_plan_and_gives_the_reason() {
-        let mut planner = planner(4);
-        let before = planner.explain(&all_reduce(1 << 20));
-        assert_eq!((before.choice, before.algorithm), (Choice::Unmeasured, Algorithm::Ring));
-        assert_eq!(before.links, [(1, 6 << 20)]);
-        planner.set_speeds(Speeds::uniform(SPEED, Source::Measured));
-        let after = planner.explain(&all_reduce(2));
-        assert_eq!(after.algorithm, planner.plan(&all_reduce(2)).algorithm);
-        assert_eq!(after.choice, Choice::Cheapest);
-        let least = after.candidates.iter().filter_map(|one| one.seconds).fold(1.0, f64::min);
-        assert_eq!(after.seconds, Some(least));
-        planner.set_rules(Rules { forced: Some(Algorithm::Ring), ..Rules::default() });
-        let forced = planner.explain(&all_reduce(2));
-        assert_eq!((forced.choice, forced.hops), (Choice::Forced, Some(6.0)));
-        let scan = Request { collective: Collective::Scan, ..all_reduce(2) };
-        assert_eq!(planner.explain(&scan).choice, Choice::Forced);
-        planner.set_rules(Rules { forced: Some(Algorithm::Bruck), ..Rules::default() });
-        let why = planner.explain(&scan).why();
-        assert!(why.starts_with("bruck can't make it; "), "{why}");
-        planner.set_rules(Rules::default());
-        assert_eq!(planner.explain(&scan).choice, Choice::Only);
-        let text = after.to_string();
-        for part in
-            ["all_reduce of 2 x float (8 bytes)", "measured", "sends", after.algorithm.name()]
-        {
-            assert!(text.contains(part), "{text}");
-        }
-    }
-
-    #[test]
-    fn an_explanation_says_from_which_length_on_registered_memory_counts() {
-        for (size, least) in [(2, 4 << 10), (3, 6 << 10), (8, 16 << 10), (64, 16 << 10)] {
-            let mut planner = planner(size);
-            assert_eq!(planner.explain(&all_reduce(1000)).least_registered, None, "no region");
-            planner.share_host();
-            let explained = [least - 4, least].map(|bytes| planner.explain(&all_reduce(bytes / 4)));
-            let [short, long] = explained.map(|it| (it.least_registered, it.to_string()));
-            assert_eq!([short.0, long.0], [Some(least); 2]);
-            assert!(short.1.contains(&format!("registered  the same: less than {least} bytes")));
-            assert!(long.1.contains(&format!("registered  direct: {least} bytes or more")));
-            let scan = Request { collective: Collective::Scan, ..all_reduce(1 << 20) };
-            assert_eq!(planner.explain(&scan).least_registered, None);
-            planner.set_rules(Rules { forced: Some(Algorithm::Ring), ..Rules::default() });
-            assert_eq!(planner.explain(&all_reduce(1 << 20)).least_registered, None);
-        }
-    }
-
-    /// A rank holds the steps and links of its own, and none of other ranks.
-    #[test]
-    fn a_plan_among_65536_ranks_is_small() {
-        let hosts: Vec<Vec<u32>> =
-            (0..8192).map(|host| (host * 8..host * 8 + 8).collect()).collect();
-        let ring = Ring::through(&hosts).unwrap();
-        let mut planner = Planner::new(ring, 7, Slots::of(Distance::Tcp, 65_536, false), 4096);
-        let far = Speed { latency: 20e-6, ..SPEED };
-        planner.set_speeds(Speeds { near: SPEED, far, source: Source::Stated });
-        assert!(planner.peers().len() <= 2 * 16 + 2 + 4);
-        for power in 3..=30 {
-            let request = all_reduce((1 << power) / 4);
-            assert!(planner.explain(&request).seconds.is_some());
-            let steps = planner.plan(&request).schedule.steps.len();
-            assert!(steps <= 3 * 65_536, "{steps} steps");
-        }
-        assert!(planner.schedules.len() <= Algorithm::ALL.len());
-    }
-}
+mod tests;

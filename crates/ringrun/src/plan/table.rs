@@ -12,7 +12,7 @@ use tools::sizes::human;
 /// The table's line on the world.
 pub(super) fn heading(report: &Report) -> String {
     let row = &report.rows[0];
-    let (name, ranks, hosts) = (row.request.collective.name(), row.size, row.hosts);
+    let (name, ranks, hosts) = (row.request.collective.name(), row.size, row.ring.len());
     let hosts = if hosts == 1 { "one host".into() } else { format!("{hosts} hosts") };
     format!("{name} of {} among {ranks} ranks on {hosts}", row.request.dtype)
 }
@@ -22,7 +22,7 @@ pub(super) fn speeds(report: &Report) -> Vec<String> {
     let row = &report.rows[0];
     let Some(speeds) = &row.speeds else { return Vec::new() };
     let mut lines = vec![format!("within hosts (shm): {}", speeds.near)];
-    if row.hosts > 1 {
+    if row.ring.len() > 1 {
         lines.push(format!("between hosts (tcp): {}", speeds.far));
     }
     lines
@@ -81,7 +81,7 @@ struct Plan {
     collective: &'static str,
     dtype: &'static str,
     ranks: u32,
-    hosts: u32,
+    hosts: usize,
     transports: Vec<&'static str>,
     rows: Vec<Row>,
 }
@@ -105,7 +105,7 @@ pub(super) fn document(report: &Report) -> impl Serialize {
         collective: first.request.collective.name(),
         dtype: first.request.dtype.name(),
         ranks: first.size,
-        hosts: first.hosts,
+        hosts: first.ring.len(),
         transports: first.transports.clone(),
         rows: report.rows.iter().map(row).collect(),
     }
