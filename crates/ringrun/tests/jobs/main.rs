@@ -27,7 +27,7 @@ mod launch {
     mod restarts;
     mod sandbox;
     mod secret;
-    mod signals;
+    pub(crate) mod signals;
     mod subcommands;
     pub(crate) mod tf_config;
     mod topo;

@@ -34,7 +34,10 @@ impl HostOptions {
         let others = self.programs_with_lists(later, &mut this_host)?;
         let shared = match &nodes {
             Some(nodes) => nodes.hosts(),
-            None => self.available(&others, is_nested, &mut this_host)?,
+            None => {
+                let is_counted = self.is_counted(elastic).map_err(Failure::Usage)?;
+                self.available((&others, is_nested, is_counted), &mut this_host)?
+            }
         };
         let all = || shared.iter().chain(others.iter().flat_map(|group| &group.hosts));
         if let Some(launcher) = self.reach.launcher {
@@ -158,8 +161,7 @@ impl HostOptions {
     /// other programs have theirs: as under Open MPI, all programs then run on those.
     fn available(
         &self,
-        others: &[Group],
-        is_nested: bool,
+        (others, is_nested, is_counted): (&[Group], bool, bool),
         this_host: &mut ThisHost,
     ) -> Result<Vec<AvailableHost>, Failure> {
         if let Some(named) = self.first.named.read(this_host)? {
@@ -174,9 +176,16 @@ impl HostOptions {
         if self.launcher(is_nested)? == Launcher::Slurm {
             check_allocated(others, &named).map_err(Failure::Usage)?;
         }
-        // A source that names this host alone changes nothing.
+        // A source that names this host alone is asked for the number of ranks, and limits none.
         let is_alone = named.iter().all(|it| it.host.is_here);
-        Ok(if is_alone { vec![this_host_alone()] } else { named })
+        Ok(if is_alone && is_counted { vec![this_host_alone()] } else { named })
+    }
+
+    /// True if the user says how many ranks there are.
+    fn is_counted(&self, elastic: Option<ElasticRanks>) -> Result<bool, String> {
+        let of_mapping = self.map_by.and_then(|mapping| mapping.per_host);
+        let is_each_counted = self.per_host()?.is_some() || of_mapping.is_some();
+        Ok(is_each_counted || self.first.count.ranks.is_some() || elastic.is_some())
     }
 }
 

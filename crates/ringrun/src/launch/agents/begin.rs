@@ -22,8 +22,8 @@ use super::message::{AgentJob, AgentNumber, DialBack, NodeCounts, ToAgent, ToLau
 use super::mux::Mux;
 use super::redial::{ATTEMPT_LIMIT, Redial};
 use super::serve::Agent;
-use crate::cli::Request;
 use crate::cli::hosts::{Nodes, endpoint_of};
+use crate::cli::{Program, Request};
 use crate::failure::Failure;
 use crate::launch::message::say;
 use crate::launch::orphans::{Inherited, Orphans};
@@ -63,7 +63,7 @@ pub(crate) fn run(words: &[OsString]) -> ExitCode {
 pub(crate) fn join(request: &Request, nodes: &Nodes) -> Result<u8, Failure> {
     let secret = users_secret("--nnodes", |name| request.variable(name))?;
     let counts = NodeCounts { nodes: nodes.count, ranks: request.ranks };
-    dial((&nodes.host, nodes.port), nodes.rank, secret, Some(counts))
+    dial((&nodes.host, nodes.port), nodes.rank, secret, Some((counts, request)))
 }
 
 /// As [`join`], by what stands behind `--agent` in the command of `--launcher manual`.
@@ -85,17 +85,21 @@ fn dial(
     (host, port): (&str, u16),
     number: usize,
     secret: [u8; 32],
-    counts: Option<NodeCounts>,
+    joining: Option<(NodeCounts, &Request)>,
 ) -> Result<u8, Failure> {
     let signals = Signals::catch().map_err(Failure::call("catch signals", "signalfd4"))?;
     let agent = AgentNumber::new(number, 0).map_err(Failure::system("number the hosts"))?;
     let (stream, addresses) = reach((host, port), agent, &secret, &signals)?;
     let mut mux = Mux::of(stream);
+    let counts = joining.map(|(counts, _)| counts);
     mux.send(&ToLauncher::Joined { greeting: greeting(), counts });
     let gone =
         || Failure::Host(format!("the ringrun at {host}:{port} has gone; its output says why"));
     let job = await_job(&mut mux, &signals)?;
     let mut job = job.ok_or_else(gone)?;
+    if let Some((_, own)) = joining {
+        warn_of_differences(own, &job.request);
+    }
     let count = job.request.hosts.len();
     job.request.nodes = Some(Nodes { count, rank: number, host: host.into(), port });
     let redial = Redial::start(DialBack { addresses, secret }, agent);
@@ -104,6 +108,36 @@ fn dial(
     let ended = begin((&mut mux, redial.as_mut()), *job, signals);
     finish((&mut mux, redial.as_mut()), &ended)?;
     ended?.ok_or_else(gone)
+}
+
+/// Warns of what this ringrun was told in vain, since the one of host 0 was told something else.
+fn warn_of_differences(own: &Request, job: &Request) {
+    let programs = |request: &Request| {
+        let words = |program: &Program| (program.name.clone(), program.arguments.clone());
+        request.programs.iter().map(words).collect::<Vec<_>>()
+    };
+    let variables = |request: &Request| {
+        let of_programs = request.programs.iter().map(|program| program.variables.clone());
+        (request.variables.clone(), of_programs.collect::<Vec<_>>())
+    };
+    let differences = [
+        (programs(own) != programs(job), "the program and its arguments"),
+        (variables(own) != variables(job), "-x"),
+        (own.binding != job.binding, "--bind-to"),
+        (own.timeout != job.timeout, "--timeout"),
+        (own.term_grace != job.term_grace, "--kill-after"),
+        (own.core_dumps != job.core_dumps, "--core-dumps"),
+        (own.elastic.is_some() != job.elastic.is_some(), "--elastic"),
+    ];
+    let differing: Vec<_> = differences.iter().filter(|(differs, _)| *differs).collect();
+    if !differing.is_empty() {
+        let names: Vec<_> = differing.iter().map(|(_, name)| *name).collect();
+        own.warn(&format!(
+            "the ringrun of host 0 was started otherwise, and what it was told counts for all \
+             hosts: {}; start all alike",
+            names.join(", ")
+        ));
+    }
 }
 
 /// Connects to the launcher, which may start later, and whose name may not be known yet.

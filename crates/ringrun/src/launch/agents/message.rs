@@ -226,8 +226,12 @@ impl StreamNumbers {
 }
 
 /// The environment that ranks of another host take from the launcher's: all but what describes the
-/// launcher's own host and session. Slurm itself chooses the devices of each node.
-pub(super) fn environment(launcher: &Launcher) -> Variables {
+/// launcher's own host and session. Slurm itself chooses the devices of each node. None where the
+/// user has started a ringrun on each host, whose environment they have, as under torchrun.
+pub(super) fn environment(request: &Request) -> Variables {
+    if request.nodes.is_some() {
+        return vec![];
+    }
     const OF_THIS_HOST: [&str; 18] = [
         "HOSTNAME",
         "HOST",
@@ -251,7 +255,7 @@ pub(super) fn environment(launcher: &Launcher) -> Variables {
     ];
     const DEVICES: [&str; 4] =
         ["CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"];
-    let devices = if *launcher == Launcher::Slurm { &DEVICES[..] } else { &[] };
+    let devices = if request.launcher == Launcher::Slurm { &DEVICES[..] } else { &[] };
     let is_passed = |(name, _): &(OsString, OsString)| {
         !OF_THIS_HOST.iter().chain(devices).any(|own| name == own)
     };
@@ -276,6 +280,7 @@ mod tests {
     #[test]
     fn a_greeting_is_found_behind_what_a_shell_prints() {
         let line = greeting();
+        assert!(line.ends_with(&format!(" {}\n", std::env::consts::ARCH)), "{line}");
         let bytes = format!("Welcome to h1!\n{line}\x05");
         assert_eq!(find_greeting(bytes.as_bytes()), Some((line.clone(), bytes.len() - 1)));
         assert_eq!(find_greeting(&bytes.as_bytes()[..20]), None);

@@ -31,6 +31,7 @@ mod remote_command;
 mod repeats;
 mod serve;
 mod stream;
+mod suspension;
 mod tree;
 
 use std::fs::File;
@@ -84,6 +85,8 @@ pub(crate) enum AgentEvent {
     NotStartedByAgent,
     /// The agent has gone, for this reason.
     Lost(String),
+    /// The remote shell with this number was reaped.
+    ShellEnded(u32),
 }
 
 /// The agents of all hosts but the launcher's own.
@@ -136,7 +139,7 @@ impl Agents {
             let job = AgentJob {
                 id: format!("{id}.{host_number}"),
                 request: for_host(request, host_number),
-                environment: message::environment(&request.launcher),
+                environment: message::environment(request),
                 rendezvous: rendezvous.clone(),
                 secret,
                 host_number,
@@ -221,6 +224,10 @@ impl Agents {
                     }
                     AgentEvent::Message(ToLauncher::Left { starts, processes }) => {
                         self.set_left(host_number, starts, processes);
+                        continue;
+                    }
+                    AgentEvent::ShellEnded(pid) => {
+                        orphans.own.remove(&pid);
                         continue;
                     }
                     // An agent that is ready has no rank yet to tell of.

@@ -1,9 +1,13 @@
 //! The streams of a rank on another host, and those of a remote shell there, as the launcher has
 //! them.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
+
+use nix::fcntl::OFlag;
 
 use super::client::Pipes;
 use super::message::StreamNumbers;
@@ -25,6 +29,22 @@ pub(super) fn shell_streams(numbers: StreamNumbers) -> io::Result<(Pipes, [(u32,
     Ok((Pipes { input: input.into(), output, errors }, theirs))
 }
 
+/// The standard input, for a thread that has more to do than to wait for it. A pipe or a terminal
+/// is opened anew, so that a read finds nothing, and does not wait, where another program has read
+/// the bytes; what others have open there waits as before.
+fn standard_input() -> io::Result<OwnedFd> {
+    let stdin = io::stdin();
+    let copy = || stdin.as_fd().try_clone_to_owned();
+    let kind = File::from(copy()?).metadata()?.file_type();
+    if !kind.is_fifo() && !kind.is_char_device() {
+        return copy();
+    }
+    let flags = (OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).bits();
+    let opened = File::options().read(true).custom_flags(flags).open("/proc/self/fd/0");
+    // A terminal may belong to another user.
+    opened.map_or_else(|_| copy(), |file| Ok(file.into()))
+}
+
 /// The launcher's ends of a rank's streams, and the ends that go to the agent.
 pub(super) fn streams(
     numbers: StreamNumbers,
@@ -42,8 +62,7 @@ pub(super) fn streams(
         (pmi_number, StreamEnd::new(pmi_end, Direction::Both)?),
     ];
     if reads_stdin {
-        let stdin = io::stdin().as_fd().try_clone_to_owned()?;
-        theirs.push((stdin_number, StreamEnd::new(stdin, Direction::Reads)?));
+        theirs.push((stdin_number, StreamEnd::new(standard_input()?, Direction::Reads)?));
     }
     Ok((RankStreams { stdout, stderr, store, pmi }, theirs))
 }

@@ -3,10 +3,11 @@
 //! Law: a launcher that takes connections and closes them at once, as that of a former agent does,
 //! is not asked again without a pause.
 
-use std::io::{self, PipeReader, Read, Write};
+use std::io::{self, ErrorKind, PipeReader, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::message::{AgentNumber, DialBack};
@@ -24,6 +25,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// A connection that has stood for so long is followed by another one without a pause.
 const STANDING: Duration = Duration::from_secs(1);
 
+/// Since when every round over the launcher's addresses has found one at which nothing listens.
+type RefusedSince = Arc<Mutex<Option<Instant>>>;
+
 pub(super) struct Redial {
     /// Asks the thread for a connection.
     requests: Sender<()>,
@@ -32,6 +36,7 @@ pub(super) struct Redial {
     awake: PipeReader,
     /// The thread has been asked, and has not answered.
     is_asked: bool,
+    refused_since: RefusedSince,
 }
 
 impl Redial {
@@ -41,16 +46,23 @@ impl Redial {
         let (dialled, streams) = channel();
         let (awake, wake) = pipe()?;
         let thread = std::thread::Builder::new().name("dial".into());
+        let refused_since = RefusedSince::default();
+        let refused = refused_since.clone();
         thread.spawn(move || {
             let (mut pauses, mut addresses) = (Pauses::default(), Addresses(dial.addresses));
-            let dial_one = |address| {
+            let dial_one = |address, is_refused: &mut bool| {
                 let deadline = Instant::now() + ATTEMPT_LIMIT;
-                SealedStream::dial(address, &dial.secret, number.word(), deadline).ok()
+                let dialled = SealedStream::dial(address, &dial.secret, number.word(), deadline);
+                *is_refused |= dialled.as_ref().is_err_and(is_refusal);
+                dialled.ok()
             };
             while let Ok(()) = asked.recv() {
                 std::thread::sleep(pauses.before_dialling(Instant::now()));
                 let stream = loop {
-                    if let Some(stream) = addresses.first_answer(dial_one) {
+                    let mut is_refused = false;
+                    let answer = addresses.first_answer(|at| dial_one(at, &mut is_refused));
+                    note(&refused, is_refused && answer.is_none());
+                    if let Some(stream) = answer {
                         break stream;
                     }
                     std::thread::sleep(PAUSE);
@@ -61,12 +73,19 @@ impl Redial {
                 }
             }
         })?;
-        Ok(Self { requests, streams, awake, is_asked: false })
+        Ok(Self { requests, streams, awake, is_asked: false, refused_since })
     }
 
     /// Readable when a connection was made.
     pub(super) fn awake(&self) -> BorrowedFd<'_> {
         self.awake.as_fd()
+    }
+
+    /// The time for which nothing has listened at the launcher's address. A launcher that was
+    /// stopped listens: its system takes connections, which it does not answer.
+    pub(super) fn refused_for(&self) -> Duration {
+        let since = *self.refused_since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.map_or(Duration::ZERO, |since| Instant::now().saturating_duration_since(since))
     }
 
     /// Takes a new connection, or asks for one in place of a broken one.
@@ -87,6 +106,15 @@ impl Redial {
         // The thread lives as long as this end.
         self.is_asked = self.requests.send(()).is_ok();
     }
+}
+
+fn is_refusal(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::ConnectionRefused
+}
+
+fn note(refused_since: &RefusedSince, is_refused: bool) {
+    let mut since = refused_since.lock().unwrap_or_else(PoisonError::into_inner);
+    *since = if is_refused { since.or_else(|| Some(Instant::now())) } else { None };
 }
 
 /// The pauses after connections that were closed at once.
@@ -118,7 +146,7 @@ struct Addresses(Vec<SocketAddr>);
 
 impl Addresses {
     /// The answer of the first address that gives one.
-    fn first_answer<T>(&mut self, ask: impl Fn(SocketAddr) -> Option<T>) -> Option<T> {
+    fn first_answer<T>(&mut self, mut ask: impl FnMut(SocketAddr) -> Option<T>) -> Option<T> {
         let mut answers = self.0.iter().enumerate();
         let (index, answer) = answers.find_map(|(index, &at)| Some((index, ask(at)?)))?;
         self.0[..=index].rotate_right(1);

@@ -19,6 +19,7 @@ use super::message::{RankRecord, StreamNumbers, ToAgent, ToLauncher};
 use super::mux::Mux;
 use super::redial::Redial;
 use super::stream::{Direction, StreamEnd};
+use super::suspension::Suspension;
 use crate::cli::hosts::{self, Launcher, RankPlacement};
 use crate::launch::job::KILL_GRACE;
 use crate::launch::local_process::LocalProcess;
@@ -30,8 +31,6 @@ use crate::launch::spawn::{Spawner, StartKind};
 use ringreduce::bootstrap::Instant;
 use ringreduce::trace::{self, Reader};
 
-/// The time after the launcher's word that it stops in which it may still be heard.
-const SUSPENSION: Duration = Duration::from_secs(2);
 /// The time without output after which the streams of a job that is over are closed.
 const LAST_OUTPUT: Duration = Duration::from_millis(300);
 
@@ -57,8 +56,7 @@ pub(super) struct Agent<'a> {
     kills_leftovers: bool,
     /// The silence of the launcher after which the ranks are ended.
     lease: Duration,
-    /// When the launcher has said that it stops, and is silent therefore.
-    suspended: Option<Instant>,
+    suspension: Suspension,
     /// The launcher knows that a signal told this agent to end.
     is_told_to_end: bool,
     is_look_due: bool,
@@ -90,7 +88,7 @@ impl<'a> Agent<'a> {
             left: None,
             kills_leftovers: false,
             lease,
-            suspended: None,
+            suspension: Suspension::default(),
             is_told_to_end: false,
             is_look_due: true,
             is_abandoned: false,
@@ -103,9 +101,9 @@ impl<'a> Agent<'a> {
     pub(super) fn run(mut self) -> io::Result<Option<u8>> {
         while self.exit_code.is_none() {
             self.wait()?;
-            // A launcher that is heard again has been continued.
-            self.suspended.take_if(|at| self.mux.heard() > *at + SUSPENSION);
-            let is_silent = self.suspended.is_none() && self.mux.silent_for() > self.lease;
+            self.suspension.note_heard(self.mux.heard());
+            let is_suspended = self.suspension.lasts(self.mux, self.redial.as_deref(), self.lease);
+            let is_silent = self.mux.silent_for() > self.lease && !is_suspended;
             let has_gone = self.mux.end().is_some() || self.mux.has_gone(false);
             let is_gone = self.is_abandoned || has_gone;
             // Reading signals swallows the news of a child's end, which only a look makes up for.
@@ -221,7 +219,7 @@ impl<'a> Agent<'a> {
     }
 
     fn obey(&mut self, message: ToAgent) -> io::Result<()> {
-        self.suspended = matches!(message, ToAgent::Suspend).then(Instant::now);
+        self.suspension.note(&message);
         match message {
             ToAgent::Begin(_) => {}
             ToAgent::Start { placement, kind, streams } => {

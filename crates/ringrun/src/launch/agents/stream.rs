@@ -3,12 +3,13 @@
 //! Law: an end holds [`WINDOW`] bytes at most, and a stream that nobody takes waits alone.
 
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{Shutdown, shutdown};
+use nix::unistd::{getpgrp, tcgetpgrp};
 
 /// The most bytes of a stream that its other end may send before they are written here.
 pub(super) const WINDOW: usize = 256 << 10;
@@ -27,6 +28,7 @@ pub(crate) enum Direction {
 
 pub(crate) struct StreamEnd {
     fd: OwnedFd,
+    is_terminal: bool,
     direction: Direction,
     /// The bytes that may be sent to the other end.
     credit: usize,
@@ -57,6 +59,7 @@ impl StreamEnd {
             fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         }
         Ok(Self {
+            is_terminal: direction == Direction::Reads && fd.is_terminal(),
             fd,
             direction,
             credit: WINDOW,
@@ -73,7 +76,12 @@ impl StreamEnd {
     }
 
     pub(super) fn wants_read(&self) -> bool {
-        !self.has_read_all && self.credit > 0
+        !self.has_read_all && self.credit > 0 && !self.is_in_background()
+    }
+
+    /// True where a read would stop this process: it is a background job of the terminal.
+    fn is_in_background(&self) -> bool {
+        self.is_terminal && tcgetpgrp(&self.fd).is_ok_and(|foreground| foreground != getpgrp())
     }
 
     /// True if the other end has not taken what was sent.
@@ -95,7 +103,6 @@ impl StreamEnd {
         let mut bytes = vec![0; READ.min(self.credit)];
         match nix::unistd::read(&self.fd, &mut bytes) {
             Err(Errno::EAGAIN | Errno::EINTR) => None,
-            // A terminal in the background fails so.
             Ok(0) | Err(_) => {
                 self.has_read_all = true;
                 Some(StreamEvent::End)

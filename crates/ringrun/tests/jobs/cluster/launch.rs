@@ -2,7 +2,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::process::{Command, Stdio};
 
@@ -268,34 +267,6 @@ fn variables_reach_other_hosts_unchanged() {
         let same = found.split(|&byte| byte == 0).filter(|found| *found == line).count();
         assert_eq!(same, 1, "{} in {}", name.display(), String::from_utf8_lossy(&found));
     }
-}
-
-#[test]
-fn input_reaches_rank_0_on_another_host() {
-    let Some(cluster) = cluster("launch::input_reaches_rank_0_on_another_host", 2) else { return };
-    let words = ["sh", "-c", "cat; echo end $RINGREDUCE_RANK $(hostname)"];
-    let mut running = start(&cluster, "h1:1,h0:1", &words, Stdio::piped());
-    // The other rank has nothing to read.
-    running.await_lines("end 1 h0", 1);
-    for line in ["one", "two"] {
-        writeln!(running.stdin.as_mut().unwrap(), "{line}").unwrap();
-        running.await_lines(line, 1);
-    }
-    running.stdin = None;
-    running.await_lines("end 0 h1", 1);
-    assert_eq!(running.finish().code, 0);
-
-    let many: Vec<u8> =
-        (0..3_000_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
-    let sum = |bytes: &[u8]| {
-        bytes.iter().fold(0_u32, |sum, &byte| sum.wrapping_mul(31) + u32::from(byte) % 7)
-    };
-    let words = ["sh", "-c", "[ $RINGREDUCE_RANK = 1 ] || cat > /run/input"];
-    let mut running = start(&cluster, "h1:1,h0:1", &words, Stdio::piped());
-    running.stdin.take().unwrap().write_all(&many).unwrap();
-    assert_eq!(running.finish().code, 0);
-    let found = fs::read(cluster.hosts[1].path("/run/input")).unwrap();
-    assert!((found.len(), sum(&found)) == (many.len(), sum(&many)), "{} bytes", found.len());
 }
 
 #[test]

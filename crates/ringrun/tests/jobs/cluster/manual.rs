@@ -9,8 +9,9 @@ use ::harness::cluster::Cluster;
 use nix::sys::signal::Signal;
 
 use super::{Running, cluster};
-use crate::harness::{AS_RANK, BODY, PATIENCE, Process, RINGRUN, myself, send};
+use crate::harness::{AS_RANK, BODY, PATIENCE, Process, RINGRUN, myself, send, until};
 use crate::job::Job;
+use crate::procfs::state;
 
 /// The secret's file, which all hosts see.
 const SECRET: &str = "/run/cluster/job.secret";
@@ -26,12 +27,24 @@ fn run_printed(running: &mut Running<'_>, host: usize) -> (String, Process) {
 
 /// ringrun on the first host of a cluster, whose ranks run `program`.
 fn start<'a>(cluster: &'a Cluster, hosts: &str, program: &[&str]) -> Running<'a> {
+    start_by(cluster, hosts, program, &[])
+}
+
+/// As [`start`], by a program that runs the words behind its own.
+fn start_by<'a>(
+    cluster: &'a Cluster,
+    hosts: &str,
+    program: &[&str],
+    shell: &[&str],
+) -> Running<'a> {
     let file = cluster.file("job.secret");
     fs::write(&file, "07".repeat(32)).unwrap();
     fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
     let job = Job::new();
-    let mut command = job.command(RINGRUN);
-    command.args(["--launcher", "manual", "-H", hosts]).args(program);
+    let words = shell.iter().copied().chain([RINGRUN, "--launcher", "manual", "-H", hosts]);
+    let words: Vec<_> = words.chain(program.iter().copied()).collect();
+    let mut command = job.command(words[0]);
+    command.args(&words[1..]);
     command.env("RINGREDUCE_SECRET_FILE", SECRET).env_remove("RINGREDUCE_INSECURE");
     command.env(BODY, "calls 1000 10");
     let process = Process::start_on(&cluster.hosts[0], &command, Stdio::null());
@@ -53,6 +66,27 @@ fn an_agent_names_the_ranks_that_it_ends_without_its_launcher() {
     let words = "the launcher was out of reach for 10s: the agent on h1 ends ranks 0-1\n";
     assert!(ended.code > 0 && ended.err.contains(words), "{ended:?}");
     assert_eq!(running.finish().code, -9);
+}
+
+/// The launcher was stopped, as by Ctrl-Z, and is killed after that.
+#[test]
+fn an_agent_ends_its_ranks_once_its_stopped_launcher_was_killed() {
+    let test = "manual::an_agent_ends_its_ranks_once_its_stopped_launcher_was_killed";
+    let Some(cluster) = cluster(test, 2) else { return };
+    // The system stops only programs that a shell could continue.
+    let shell = ["bash", "-c", "set -m; \"$@\" & wait -f $!", "bash"];
+    let program = ["sh", "-c", "echo up; exec sleep 1000"];
+    let mut running = start_by(&cluster, "h1:2,h0", &program, &shell);
+    let (_, mut agent) = run_printed(&mut running, 1);
+    running.await_lines("up", 3);
+    let launcher = running.process(0, "ringrun", "--launcher");
+    send(launcher, Signal::SIGTSTP);
+    until("ringrun stops", || state(launcher) == Some('T'));
+    send(launcher, Signal::SIGKILL);
+    let ended = agent.end(PATIENCE);
+    let words = "the launcher was out of reach for 10s: the agent on h1 ends ranks 0-1\n";
+    assert!(ended.code > 0 && ended.err.contains(words), "{ended:?}");
+    assert_eq!(running.finish().code, 137);
 }
 
 #[test]

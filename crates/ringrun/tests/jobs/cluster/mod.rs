@@ -5,6 +5,7 @@ mod checks;
 pub(crate) mod deaths;
 mod ends;
 mod failures;
+mod input;
 mod kubectl;
 mod launch;
 mod launchers;

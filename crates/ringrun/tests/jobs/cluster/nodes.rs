@@ -69,6 +69,30 @@ fn hosts_join_the_first_one_and_end_as_it_does() {
     assert_eq!(first.sorted(), expected, "{first:?}");
     assert!(first.err.contains("host node1) failed first: sh exited with status 5"), "{first:?}");
     assert_eq!((first.code, second.code, &second.out[..]), (5, 5, ""), "{second:?}");
+    assert!(!second.err.contains("otherwise"), "{second:?}");
+}
+
+/// By torchrun's variables. What the second ringrun is told besides counts for nobody.
+#[test]
+fn each_host_has_its_own_environment_and_the_first_one_s_program() {
+    let test = "nodes::each_host_has_its_own_environment_and_the_first_one_s_program";
+    let Some(cluster) = cluster(test, 2) else { return };
+    let start = |rank: usize, words: &[&str]| {
+        let job = Job::new();
+        let mut command = job.command(RINGRUN);
+        command.args(words).env("OF_HOST", rank.to_string()).env("PET_NNODES", "2");
+        command.env("PET_NODE_RANK", rank.to_string()).env("PET_RDZV_ENDPOINT", "h0:7000");
+        command.env("PET_NPROC_PER_NODE", "1");
+        Node { process: Process::start_on(&cluster.hosts[rank], &command, Stdio::null()), job }
+    };
+    let second = start(1, &["--timeout", "100", "-x", "OF_JOB=2", "echo", "ran"]);
+    let script = "echo $RANK $OF_HOST $OF_JOB";
+    let first = start(0, &["-x", "OF_JOB=1", "sh", "-c", script]).finish();
+    assert!(first.code == 0 && first.sorted() == ["0 0 1", "1 1 1"], "{first:?}");
+    let second = second.finish();
+    let why = "was started otherwise, and what it was told counts for all hosts: the program and \
+               its arguments, -x, --timeout; start all alike";
+    assert!(second.code == 0 && second.err.contains(why), "{second:?}");
 }
 
 #[test]

@@ -100,10 +100,12 @@ fn a_batch_system_or_a_default_file_names_the_hosts() {
         let said = refused_under(variables, "-n 2");
         assert!(said.contains(named) && said.contains("-H localhost"), "{variables}: {said}");
     }
-    // This host alone changes nothing: not even the number of ranks.
-    let words = ["-n", "2", "echo", "ran"];
-    let alone = "export SLURM_JOB_NODELIST=localhost SLURM_TASKS_PER_NODE=1";
-    assert_eq!(run_under(&format!("{alone}; {AS_IS}"), &words).out, "ran\nran\n");
+    // This host alone limits nothing, but has as many ranks as tasks if nobody says how many.
+    for (tasks, words) in [(1, &["-n", "2", "echo", "ran"][..]), (2, &["echo", "ran"])] {
+        let alone = format!("export SLURM_JOB_NODELIST=localhost SLURM_TASKS_PER_NODE={tasks}");
+        let ran = run_under(&format!("{alone}; {AS_IS}"), words);
+        assert_eq!(ran.out, "ran\nran\n", "{tasks}: {}", ran.err);
+    }
     // Each rank of an outer job has its own host, whatever hosts that job has.
     let outer = "export SLURM_JOB_NODELIST=far.invalid RANK=0 WORLD_SIZE=2";
     let words = ["--nested", "-n", "2", "echo", "ran"];

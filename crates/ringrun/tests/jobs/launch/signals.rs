@@ -127,7 +127,7 @@ fn under_nohup_ringrun_and_its_ranks_ignore_sighup_alone() {
 }
 
 /// A terminal: the end of its keyboard and screen, and the end of programs.
-pub(super) fn terminal() -> (File, File) {
+pub(crate) fn terminal() -> (File, File) {
     let ours = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).unwrap();
     grantpt(&ours).unwrap();
     unlockpt(&ours).unwrap();
