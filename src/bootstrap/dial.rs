@@ -155,18 +155,24 @@ fn all_failures(mut failures: Vec<(SocketAddr, io::Error)>) -> io::Error {
 }
 
 /// True if this host knows no way to an address.
-fn has_no_way(kind: io::ErrorKind) -> bool {
+pub(super) fn has_no_way(kind: io::ErrorKind) -> bool {
     use io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkUnreachable, Unsupported};
     matches!(kind, AddrNotAvailable | HostUnreachable | NetworkUnreachable | Unsupported)
+}
+
+/// A socket for a connection to this address.
+pub(super) fn unconnected(address: SocketAddr) -> io::Result<Socket> {
+    let domain = Domain::for_address(address);
+    let socket = open_sockets(|| Socket::new(domain, Type::STREAM, None))?;
+    socket.set_nonblocking(true)?;
+    socket.set_tcp_nodelay(true)?;
+    Ok(socket)
 }
 
 /// Begins to connect, without waiting; the socket can be written once the connection stands or has
 /// failed.
 fn begin(address: SocketAddr) -> io::Result<Socket> {
-    let domain = Domain::for_address(address);
-    let socket = open_sockets(|| Socket::new(domain, Type::STREAM, None))?;
-    socket.set_nonblocking(true)?;
-    socket.set_tcp_nodelay(true)?;
+    let socket = unconnected(address)?;
     match socket.connect(&address.into()) {
         Err(error) if error.raw_os_error() == Some(Errno::EINPROGRESS as i32) => {}
         connected => connected?,

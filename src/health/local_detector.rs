@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use super::control_message::Failure;
 use super::last_vote::{self, LAST_VOTE_BYTES};
-use super::process_page::{OwnPage, ProcessPage, is_stopped, own_page};
+use super::process_page::{OwnPage, ProcessPage, own_page};
 use super::status_entry::{Progress, StatusEntry};
 use crate::error::cause::FailureCause;
 use crate::error::{Error, Result, Stall};
@@ -241,8 +241,7 @@ impl LocalDetector {
         };
         let stopped = |peer: usize| {
             let calls = behind(&peer)?;
-            let pid = self.peers.get(&peer)?.page.pid();
-            is_stopped(pid).then_some((peer, Stall::Paused { entered: calls[0] }))
+            self.is_stopped(peer).then_some((peer, Stall::Paused { entered: calls[0] }))
         };
         let absent = |peer: usize| {
             let [entered, done] = behind(&peer)?;
@@ -356,10 +355,15 @@ impl LocalDetector {
     pub(crate) fn paused_peer(&self, peer: usize) -> Option<(usize, Stall)> {
         let mut all = std::iter::once(peer).chain(self.ranks());
         all.find_map(|peer| {
-            let pid = self.peers.get(&peer)?.page.pid();
             let [entered, _] = self.calls_of(peer)?;
-            is_stopped(pid).then_some((peer, Stall::Paused { entered }))
+            self.is_stopped(peer).then_some((peer, Stall::Paused { entered }))
         })
+    }
+
+    /// True if the process of a rank is stopped, as far as this one can see.
+    fn is_stopped(&self, peer: usize) -> bool {
+        let pages = self.mine.as_ref().zip(self.peers.get(&peer));
+        pages.is_some_and(|((_, own), peer)| peer.page.is_stopped(&own.page))
     }
 
     /// The call that a rank of this host is in.

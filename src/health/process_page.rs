@@ -9,15 +9,17 @@ use std::io::{Read, Write};
 use std::num::NonZeroUsize;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::exit_futex;
+use super::process_table::pid_namespace;
 use crate::error::{Error, Result};
 use crate::memory::mapping::Region;
 
-/// Bytes of a page: the word of the exit futex, and the number of the process.
-pub(super) const BYTES: NonZeroUsize = NonZeroUsize::new(8).unwrap();
+/// Bytes of a page: the word of the exit futex, the number of the process, and that of the
+/// namespace in which the process has it.
+pub(super) const BYTES: NonZeroUsize = NonZeroUsize::new(16).unwrap();
 
 /// The mapped page of a process.
 #[derive(Clone, Debug)]
@@ -45,15 +47,23 @@ impl ProcessPage {
         exit_futex::owner_died(unsafe { self.0.start().cast().as_ref() })
     }
 
-    /// The number of the process.
-    pub(super) fn pid(&self) -> u32 {
-        self.pid_word().load(Ordering::Relaxed)
+    /// True if the process is stopped, as far as the process of the page `own` can see: another
+    /// process may have its number in another namespace, as in another container of a pod.
+    pub(super) fn is_stopped(&self, own: &Self) -> bool {
+        let namespaces = [self, own].map(|page| page.namespace_word().load(Ordering::Relaxed));
+        namespaces[0] == namespaces[1] && is_stopped(self.pid_word().load(Ordering::Relaxed))
     }
 
     fn pid_word(&self) -> &AtomicU32 {
         let second = self.0.start().as_ptr().wrapping_add(size_of::<AtomicU32>());
         // SAFETY: as above; the second word.
         unsafe { &*second.cast::<AtomicU32>() }
+    }
+
+    fn namespace_word(&self) -> &AtomicU64 {
+        let third = self.0.start().as_ptr().wrapping_add(2 * size_of::<AtomicU32>());
+        // SAFETY: as above; the third and the fourth word, at a multiple of eight bytes.
+        unsafe { &*third.cast::<AtomicU64>() }
     }
 }
 
@@ -83,6 +93,7 @@ pub(super) fn own_page() -> Result<Arc<OwnPage>> {
     region.populate(std::iter::once(0..BYTES.get()))?;
     let page = ProcessPage::of(region);
     page.pid_word().store(pid, Ordering::Relaxed);
+    page.namespace_word().store(pid_namespace(), Ordering::Relaxed);
     let held = exit_futex::hold(Arc::clone(&page.0));
     let _exit_futex = held.map_err(|error| {
         let doing = "starting the thread that holds the exit futex";
@@ -108,4 +119,36 @@ pub(crate) fn is_stopped(pid: u32) -> bool {
     let name_end = stat[..read].windows(2).rposition(|two| two == b") ");
     let state = name_end.and_then(|at| stat[..read].get(at + 2));
     matches!(state, Some(b'T' | b't'))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
+
+    use super::*;
+
+    /// Its number means another process in another namespace.
+    #[test]
+    fn a_process_is_stopped_only_if_it_has_its_number_here() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_raw(child.id().cast_signed());
+        let own = own_page().unwrap();
+        let (region, _fd) = Region::shared_on_use(BYTES).unwrap();
+        let page = ProcessPage::of(region);
+        page.pid_word().store(child.id(), Ordering::Relaxed);
+        page.namespace_word().store(pid_namespace(), Ordering::Relaxed);
+        assert!(!page.is_stopped(&own.page));
+        kill(pid, Signal::SIGSTOP).unwrap();
+        while !is_stopped(child.id()) {
+            std::thread::yield_now();
+        }
+        assert!(page.is_stopped(&own.page));
+        page.namespace_word().store(pid_namespace() + 1, Ordering::Relaxed);
+        assert!(!page.is_stopped(&own.page));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }

@@ -255,7 +255,7 @@ impl ProcessTable {
 }
 
 /// The pid namespace of this process; 0 if the system does not tell.
-fn pid_namespace() -> u64 {
+pub(super) fn pid_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |it| it.ino())
 }
 

@@ -62,7 +62,7 @@ pub(in crate::bootstrap) struct LinkPort {
     peers: BTreeMap<u32, PortPeer>,
     /// The other ranks of that communicator, if control channels to them may be made.
     pub(super) unlinked: Option<UnlinkedPeers>,
-    settings: StreamSettings,
+    pub(super) settings: StreamSettings,
     max_pending: usize,
     pub(super) process: Process,
     pub(super) arrivals: Mutex<Arrivals>,
@@ -127,14 +127,19 @@ impl LinkPort {
     /// 250 ms for each.
     ///
     /// # Errors
-    /// If the peer is known to be out of reach; [`Fault::NoMemory`] at a limit of this process.
-    pub(super) fn dial(&self, stream: LinkStream) -> Result<(LinkConnection, HelloBytes), Fault> {
+    /// If the peer is known to be out of reach, for a stream that `resumes` by its refusal alone;
+    /// [`Fault::NoMemory`] at a limit of this process.
+    pub(super) fn dial(
+        &self,
+        stream: LinkStream,
+        resumes: bool,
+    ) -> Result<(LinkConnection, HelloBytes), Fault> {
         let peer = self.peers.get(&stream.acceptor);
         let peer = peer.ok_or_else(|| Fault::Lost("there is no connection to it".into()))?;
         let nonce = draw_nonce().ok_or_else(|| Fault::Lost("no random numbers for it".into()))?;
         let hello = Hello::first(stream, nonce).encode(&peer.secret);
         let keys = self.keys(&hello, &peer.secret, Side::Dialler)?;
-        let connected = peer.connect().and_then(|(socket, address)| {
+        let connected = peer.connect(resumes).and_then(|(socket, address)| {
             self.settings.prepare(&socket, (address, peer.is_far), stream.content)?;
             Ok(socket)
         });
@@ -180,15 +185,6 @@ impl LinkPort {
             }
         }
         Ok(socket.into())
-    }
-
-    /// Tells the user, and the record, that a stream has been made anew.
-    pub(super) fn note_resumed(&self, stream: LinkStream, what: &'static str, after: Duration) {
-        let Some(PortPeer { name: to, .. }) = self.peer(stream.acceptor) else { return };
-        warn(&format!("rank {}: the {what} to {to} broke, and goes on after {after:.1?}", self.me));
-        if let Some(recorder) = &self.settings.recorder {
-            recorder.note_reconnection(what, to, after);
-        }
     }
 
     fn keys(

@@ -3,18 +3,22 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::slice;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use socket2::Socket;
 
 use crate::bootstrap::auth::keys::LinkSecret;
-use crate::bootstrap::dial::connect_soon;
-use crate::error::Peer;
+use crate::bootstrap::dial::{connect_soon, has_no_way, unconnected};
+use crate::error::{Peer, warn};
 use crate::health::control_channel::{set_keepalive, set_questions};
 use crate::trace::Recorder;
 use crate::transport::LinkContent;
 use crate::transport::tcp::tune;
+
+/// The most connections of a process that were made anew of which each is told.
+const MOST_TOLD: u64 = 16;
 
 /// The other process of links.
 #[derive(Debug)]
@@ -68,9 +72,17 @@ impl PortPeer {
         all
     }
 
-    /// A connection to the first address that answers. The system may still connect it.
-    pub(super) fn connect(&self) -> io::Result<(Socket, SocketAddr)> {
-        let (socket, address) = connect_soon(&self.to_try())?;
+    /// A connection to the first address that answers. The system may still connect it. Where this
+    /// host has no way there now, a stream that `resumes` begins with a connection that is broken:
+    /// the cable may be out, or the address of this host is being replaced.
+    pub(super) fn connect(&self, resumes: bool) -> io::Result<(Socket, SocketAddr)> {
+        let addresses = self.to_try();
+        let (socket, address) = match (connect_soon(&addresses), addresses.first()) {
+            (Err(error), Some(&first)) if resumes && has_no_way(error.kind()) => {
+                (unconnected(first)?, first)
+            }
+            (connected, _) => connected?,
+        };
         if socket.peer_addr().is_ok() {
             self.note_reached(address);
         }
@@ -147,6 +159,22 @@ impl StreamSettings {
             LinkContent::Messages => set_keepalive(socket, self.peer_timeout),
             // Once the connection is in use, another one to the host may stand for it.
             LinkContent::Control => set_questions(socket, self.peer_timeout, true),
+        }
+    }
+
+    /// Tells the user, and the record, that a connection of rank `me` to another one has been made
+    /// anew. Of many only some are told: a network may fail again and again.
+    pub(super) fn note_resumed(&self, (me, to): (u32, &Peer), what: &'static str, after: Duration) {
+        static RESUMED: AtomicU64 = AtomicU64::new(0);
+        let count = RESUMED.fetch_add(1, Ordering::Relaxed) + 1;
+        if count <= MOST_TOLD || count.is_power_of_two() {
+            let so_far = if count < MOST_TOLD { "" } else { &format!(" ({count} such so far)") };
+            warn(&format!(
+                "rank {me}: the {what} to {to} broke, and goes on after {after:.1?}{so_far}"
+            ));
+        }
+        if let Some(recorder) = &self.recorder {
+            recorder.note_reconnection(what, to, after);
         }
     }
 }

@@ -68,7 +68,8 @@ impl FarRank {
 
     /// Dials a stream: the connection, and the bytes that go out first.
     fn dial(&self, content: LinkContent, index: usize) -> Result<(LinkConnection, Vec<u8>), Fault> {
-        let (link, hello) = self.port.dial(self.outward(content, index))?;
+        let resumes = self.resumes && content == LinkContent::Calls;
+        let (link, hello) = self.port.dial(self.outward(content, index), resumes)?;
         Ok((link, hello.to_vec()))
     }
 

@@ -76,7 +76,7 @@ fn a_stream_comes_by_its_name_with_the_keys_of_its_hello() {
     for encrypt in [false, true] {
         let ([one, other], _) = ports(encrypt);
         assert!(other.take(STREAM).unwrap().is_none());
-        let (mut ours, hello) = one.dial(STREAM).unwrap();
+        let (mut ours, hello) = one.dial(STREAM, false).unwrap();
         until("it does not connect", || (&*ours.stream).write(&hello).ok().filter(|&n| n > 0));
         let mut theirs = taken(&other, STREAM);
         assert!(other.take(STREAM).unwrap().is_none(), "it came once");
@@ -99,7 +99,7 @@ fn streams_go_to_the_address_that_answers() {
     };
     let ([one, other], address) = ports_behind(&[closed], false);
     let connected_to = |stream: LinkStream| {
-        let (ours, hello) = one.dial(stream).unwrap();
+        let (ours, hello) = one.dial(stream, false).unwrap();
         until("it does not connect", || (&*ours.stream).write(&hello).ok().filter(|&n| n > 0));
         drop(taken(&other, stream));
         ours.stream.peer_addr().unwrap()
@@ -150,7 +150,7 @@ fn a_stream_is_kept_until_its_link_takes_it_and_no_second_one() {
     let another = LinkStream { communicator: 8, ..STREAM };
     let mut dialled = Vec::new();
     for stream in [STREAM, STREAM, another] {
-        let (ours, hello) = one.dial(stream).unwrap();
+        let (ours, hello) = one.dial(stream, false).unwrap();
         until("it does not connect", || (&*ours.stream).write(&hello).ok().filter(|&n| n > 0));
         dialled.push(ours);
     }
@@ -193,7 +193,7 @@ fn the_first_connection_of_a_stream_is_taken_before_those_that_follow_it() {
 fn connections_without_a_hello_keep_no_stream_out() {
     let ([one, other], address) = ports(false);
     let crowd: Vec<_> = (0..600).map(|_| TcpStream::connect(address).unwrap()).collect();
-    let (ours, hello) = one.dial(STREAM).unwrap();
+    let (ours, hello) = one.dial(STREAM, false).unwrap();
     until("it does not connect", || (&*ours.stream).write(&hello).ok().filter(|&n| n > 0));
     drop(taken(&other, STREAM));
     drop(crowd);
@@ -204,7 +204,7 @@ fn whoever_takes_in_a_stream_of_another_link_rings_for_it() {
     let ([one, other], _) = ports(false);
     let doorbell: Doorbell = other.doorbell();
     doorbell.sleep(&[], &[], Duration::ZERO);
-    let (ours, hello) = one.dial(STREAM).unwrap();
+    let (ours, hello) = one.dial(STREAM, false).unwrap();
     until("it does not connect", || (&*ours.stream).write(&hello).ok().filter(|&n| n > 0));
     let another = LinkStream { communicator: 8, ..STREAM };
     until("nobody rang", || {

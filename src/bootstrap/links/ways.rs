@@ -93,7 +93,9 @@ impl Redial for Way {
 
     fn note_resumed(&self, after: Duration) {
         let what = if self.to.is_some() { "link" } else { "control channel" };
-        self.port.note_resumed(self.stream, what, after);
+        if let Some(peer) = self.port.peer(self.stream.acceptor) {
+            self.port.settings.note_resumed((self.port.me(), &peer.name), what, after);
+        }
     }
 }
 

@@ -52,6 +52,43 @@ pub(crate) fn sums_until_over() -> Result<()> {
     Ok(())
 }
 
+/// The file on each host after which its rank makes the first call of a group.
+const FIRST_CALL: &str = "/run/first";
+
+/// The body of a rank: the first call of a group, whose links have not been used.
+pub(crate) fn begins_late() -> Result<()> {
+    let mut comm = Communicator::from_env()?;
+    let mut group = comm.split(Some(0), 0)?.expect("all ranks are in the group");
+    comm.barrier()?;
+    println!("\nready");
+    while !Path::new(FIRST_CALL).exists() {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let mut sum = vec![group.rank() as u64 + 1; 3_000];
+    group.all_reduce(&mut sum, ReduceOp::Sum)?;
+    assert_eq!(sum, [3; 3_000]);
+    Ok(())
+}
+
+/// The interface of a host is down while a group makes its first call: the host knows no way to the
+/// other one.
+#[test]
+fn links_begin_once_there_is_a_way() {
+    let Some(cluster) = cluster("resume::links_begin_once_there_is_a_way", 2) else { return };
+    for options in ["", "-x RINGREDUCE_ENCRYPT=1"] {
+        let mut running = start_body_on(&cluster, "h0:1,h1:1", options, "begins_late");
+        running.await_lines("ready", 2);
+        cluster.hosts[1].does("ip link set eth0 down").unwrap();
+        cluster.hosts.iter().for_each(|host| std::fs::write(host.path(FIRST_CALL), "").unwrap());
+        thread::sleep(Duration::from_secs(2));
+        cluster.hosts[1].does("ip link set eth0 up").unwrap();
+        let ended = running.finish();
+        println!("{}", ended.err);
+        assert_eq!(ended.code, 0, "{options}: {ended:?}");
+        cluster.hosts.iter().for_each(|host| std::fs::remove_file(host.path(FIRST_CALL)).unwrap());
+    }
+}
+
 /// Waits for so many rounds more.
 fn await_rounds(running: &mut Running<'_>, count: usize) {
     let mut seen = 0;

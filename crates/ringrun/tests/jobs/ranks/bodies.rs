@@ -56,6 +56,7 @@ fn body() {
         "outlasts" => crate::cluster::lost_hosts::outlasts(words[1] == "evicts"),
         "outlives" => crate::cluster::nodes::outlives(),
         "sums_until_over" => crate::cluster::resume::sums_until_over(),
+        "begins_late" => crate::cluster::resume::begins_late(),
         "cuts" => crate::cluster::wan::cuts(),
         "storms" => crate::cluster::storm::storms(),
         "pmi" => crate::launch::pmi::speaks(words[1]),
