@@ -1,3 +1,5 @@
+//! Explanations: their reasons, their sizes and their text.
+
 use super::super::{Distance, Planner, Request, Rules, Slots, Source, Speeds};
 use super::Choice;
 use crate::element::{DataType, ReduceOp};

@@ -31,7 +31,6 @@ mod remote_command;
 mod repeats;
 mod serve;
 mod stream;
-mod suspension;
 mod tree;
 
 use std::fs::File;

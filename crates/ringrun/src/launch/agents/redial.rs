@@ -1,5 +1,6 @@
 //! The agent's connection of its own to its launcher, and the next one when it has broken. A thread
-//! dials, so that the ranks are looked after meanwhile.
+//! dials, so that the ranks are looked after meanwhile. A launcher that was stopped, as by Ctrl-Z,
+//! has its agents for as long as it is there.
 //! Law: a launcher that takes connections and closes them at once, as that of a former agent does,
 //! is not asked again without a pause.
 
@@ -10,7 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::message::{AgentNumber, DialBack};
+use super::message::{AgentNumber, DialBack, ToAgent};
 use super::mux::Mux;
 use super::pipe;
 use ringreduce::bootstrap::{Instant, SealedStream};
@@ -22,6 +23,8 @@ pub(super) const ATTEMPT_LIMIT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(200);
 /// The longest pause after such a connection, which is well below any lease.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The time after the launcher's word that it stops in which it may still be heard.
+const SUSPENSION: Duration = Duration::from_secs(2);
 /// A connection that has stood for so long is followed by another one without a pause.
 const STANDING: Duration = Duration::from_secs(1);
 
@@ -115,6 +118,29 @@ fn is_refusal(error: &io::Error) -> bool {
 fn note(refused_since: &RefusedSince, is_refused: bool) {
     let mut since = refused_since.lock().unwrap_or_else(PoisonError::into_inner);
     *since = if is_refused { since.or_else(|| Some(Instant::now())) } else { None };
+}
+
+/// When the launcher has said that it stops, and is silent therefore.
+#[derive(Default)]
+pub(super) struct Suspension(Option<Instant>);
+
+impl Suspension {
+    /// Takes in a message of the launcher.
+    pub(super) fn note(&mut self, message: &ToAgent) {
+        self.0 = matches!(message, ToAgent::Suspend).then(Instant::now);
+    }
+
+    /// A launcher that is heard again has been continued.
+    pub(super) fn note_heard(&mut self, heard: Instant) {
+        self.0.take_if(|at| heard > *at + SUSPENSION);
+    }
+
+    /// True while the launcher may be continued: its system holds the connection, or takes another
+    /// one. Where nothing has listened there for the whole lease, the launcher has ended.
+    pub(super) fn lasts(&self, mux: &Mux, redial: Option<&Redial>, lease: Duration) -> bool {
+        let refused = redial.map_or(Duration::ZERO, Redial::refused_for);
+        self.0.is_some() && (!mux.is_broken() || refused <= lease)
+    }
 }
 
 /// The pauses after connections that were closed at once.
