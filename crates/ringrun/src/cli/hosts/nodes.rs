@@ -79,6 +79,24 @@ impl Given {
     }
 }
 
+/// Those of these variables by which torchrun would do what ringrun does not. What they say of the
+/// place where torchrun's agents meet changes nothing here.
+pub(super) fn unread(names: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
+    const KNOWN: [&str; 10] = [
+        NNODES[1],
+        "PET_NODE_RANK",
+        "PET_RDZV_ENDPOINT",
+        "PET_MASTER_ADDR",
+        "PET_MASTER_PORT",
+        "PET_NPROC_PER_NODE",
+        "PET_RDZV_BACKEND",
+        "PET_RDZV_ID",
+        "PET_RDZV_CONF",
+        "PET_LOCAL_ADDR",
+    ];
+    names.filter(|name| name.starts_with("PET_") && !KNOWN.contains(&&**name))
+}
+
 impl NodeOptions {
     /// True if the command line says how many hosts there are, or torchrun's variable does.
     pub(super) fn are_given(&self, variable: impl Fn(&str) -> Option<String>) -> bool {

@@ -10,7 +10,7 @@ use super::counts::{PerHost, per_host};
 use super::launcher::{Launcher, LauncherName, is_kubectl};
 use super::mapping::{HostOrder, Mapping, rank_by};
 use super::named::ProgramHosts;
-use super::nodes::{NodeOptions, Nodes};
+use super::nodes::{self, NodeOptions, Nodes};
 use super::surroundings::{MOUNTED_FILE, Surroundings};
 use crate::cli::environment::Variables;
 use crate::failure::Failure;
@@ -89,7 +89,14 @@ impl HostOptions {
     pub(in crate::cli) fn warnings(&self) -> Result<Vec<String>, Failure> {
         let unused = if self.nodes()?.is_some() { vec![] } else { self.nodes.unused() };
         let why = "changes nothing: the ranks of one host meet through ringrun itself";
-        Ok(unused.into_iter().map(|name| format!("{name} {why}")).collect())
+        let mut warnings: Vec<_> = unused.iter().map(|name| format!("{name} {why}")).collect();
+        if self.nodes.are_given(variable) {
+            let set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
+            let names = set.filter_map(|(name, _)| name.into_string().ok());
+            let why = "is not read: ringrun's own options say such things (ringrun --help)";
+            warnings.extend(nodes::unread(names).map(|name| format!("{name} {why}")));
+        }
+        Ok(warnings)
     }
 
     /// The number of ranks of each host: the option's, else that of torchrun's variable where the

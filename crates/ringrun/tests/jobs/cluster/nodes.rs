@@ -82,7 +82,8 @@ fn each_host_has_its_own_environment_and_the_first_one_s_program() {
         let mut command = job.command(RINGRUN);
         command.args(words).env("OF_HOST", rank.to_string()).env("PET_NNODES", "2");
         command.env("PET_NODE_RANK", rank.to_string()).env("PET_RDZV_ENDPOINT", "h0:7000");
-        command.env("PET_NPROC_PER_NODE", "1");
+        command.env("PET_NPROC_PER_NODE", "1").env("PET_RDZV_BACKEND", "c10d");
+        command.env("PET_LOG_DIR", "/run/logs");
         Node { process: Process::start_on(&cluster.hosts[rank], &command, Stdio::null()), job }
     };
     let second = start(1, &["--timeout", "100", "-x", "OF_JOB=2", "echo", "ran"]);
@@ -90,6 +91,8 @@ fn each_host_has_its_own_environment_and_the_first_one_s_program() {
     let first = start(0, &["-x", "OF_JOB=1", "sh", "-c", script]).finish();
     assert!(first.code == 0 && first.sorted() == ["0 0 1", "1 1 1"], "{first:?}");
     let second = second.finish();
+    assert!(first.err.contains("PET_LOG_DIR is not read: "), "{first:?}");
+    assert!(!first.err.contains("PET_RDZV_BACKEND"), "{first:?}");
     let why = "was started otherwise, and what it was told counts for all hosts: the program and \
                its arguments, -x, --timeout; start all alike";
     assert!(second.code == 0 && second.err.contains(why), "{second:?}");
