@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use ::harness::cluster::{Cluster, pid_on_host};
+use ::harness::skip;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
@@ -64,6 +65,9 @@ fn a_rank_of_another_host_dumps_core_where_one_of_this_host_does() {
     let [near, far] = ["h0:1", "h1:1"].map(|host| crashes(host, "--core-dumps"));
     assert_eq!(near, far);
     assert!(!crashes("h1:1", ""));
+    if !near {
+        skip(&format!("cluster::{test}"), "the system writes no cores, as core_pattern says");
+    }
 }
 
 #[test]

@@ -168,7 +168,8 @@ fn calls_go_on_after_a_cable_was_out_for_long() {
         thread::sleep(Duration::from_secs(out));
         cluster.mend(1);
         await_rounds(&mut running, 20);
-        end(&cluster, running);
+        let said = end(&cluster, running);
+        assert!(said.contains("the link to rank ") && said.contains(" goes on after "), "{said}");
     }
 }
 

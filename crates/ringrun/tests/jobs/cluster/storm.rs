@@ -253,7 +253,7 @@ fn ranks_of_four_hosts_survive_a_storm() {
             7..8 => storm.strike(1, Signal::SIGSTOP),
             8..10 => {
                 // Connections that are destroyed cost no rank.
-                destroy(cluster, host);
+                println!("{} connections are destroyed", destroy(cluster, host));
                 continue;
             }
             10..12 => {
