@@ -147,6 +147,7 @@ fn all_failures(mut failures: Vec<(SocketAddr, io::Error)>) -> io::Error {
     let kind = match kinds.contains(&refused) && kinds.iter().all(is_final) {
         true => refused,
         false if are_equal => kinds[0],
+        false if kinds.iter().all(|kind| has_no_way(*kind)) => io::ErrorKind::HostUnreachable,
         false => io::ErrorKind::TimedOut,
     };
     let texts: Vec<_> =

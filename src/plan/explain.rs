@@ -213,14 +213,19 @@ impl Planner {
     }
 }
 
-/// Ranks in their order, such as "0-3 8".
+/// Ranks in their order, such as "0-3 8"; at most the first `MAX_RUNS` runs.
 fn ranges(ranks: &[u32]) -> String {
+    const MAX_RUNS: usize = 16;
     let runs = ranks.chunk_by(|one, next| one.checked_add(1) == Some(*next));
     let run = |run: &[u32]| match *run {
         [first, .., last] => format!("{first}-{last}"),
         _ => run.iter().map(u32::to_string).collect(),
     };
-    runs.map(run).collect::<Vec<_>>().join(" ")
+    let mut texts: Vec<String> = runs.take(MAX_RUNS + 1).map(run).collect();
+    if texts.len() > MAX_RUNS {
+        texts[MAX_RUNS] = "..".into();
+    }
+    texts.join(" ")
 }
 
 impl fmt::Display for Source {
@@ -242,7 +247,7 @@ impl fmt::Display for Explanation {
         writeln!(f, "{name} of {count} x {dtype} ({bytes} bytes) among {ranks} ranks")?;
         if self.ring.len() > 1 {
             let hosts: Vec<_> = self.ring.iter().take(8).map(|host| ranges(host)).collect();
-            let more = if self.ring.len() > 8 { " | ..." } else { "" };
+            let more = if self.ring.len() > 8 { " | .." } else { "" };
             writeln!(f, "  ring        by host: {}{more}", hosts.join(" | "))?;
         }
         if let Some((dtype, pieces)) = self.travels {

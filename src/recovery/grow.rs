@@ -186,9 +186,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// The communicator into which the members of a running job admit this rank. If a member dies,
-    /// does not connect, or takes longer than the timeout, this rank returns to the join queue:
-    /// whoever waits spends no restart.
+    /// The communicator into which the members of a running job admit this rank. If a member dies
+    /// or does not connect, this rank returns to the join queue.
     pub(crate) fn join_running_job(config: &Config, recorder: &Arc<Recorder>) -> Result<Self> {
         loop {
             let (bootstrap, members) = join_running_job(config)?;
@@ -199,6 +198,7 @@ impl Communicator {
             });
             match joined {
                 Ok(comm) => return comm.confirm_joined(),
+                Err(error) if Instant::now() >= until => return Err(error),
                 Err(error) => tracing::warn!("was not admitted, and waits again: {error}"),
             }
         }

@@ -77,12 +77,11 @@ impl PortPeer {
     /// the cable may be out, or the address of this host is being replaced.
     pub(super) fn connect(&self, resumes: bool) -> io::Result<(Socket, SocketAddr)> {
         let addresses = self.to_try();
-        let (socket, address) = match (connect_soon(&addresses), addresses.first()) {
-            (Err(error), Some(&first)) if resumes && has_no_way(error.kind()) => {
-                (unconnected(first)?, first)
-            }
-            (connected, _) => connected?,
-        };
+        let later = || addresses.iter().find_map(|&at| Some((unconnected(at).ok()?, at)));
+        let (socket, address) = connect_soon(&addresses).or_else(|error| {
+            let may_follow = resumes && has_no_way(error.kind());
+            may_follow.then(later).flatten().ok_or(error)
+        })?;
         if socket.peer_addr().is_ok() {
             self.note_reached(address);
         }

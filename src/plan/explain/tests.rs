@@ -54,6 +54,12 @@ fn an_explanation_shows_the_ring_host_by_host() {
     assert_eq!(explained.ring, hosts);
     let text = explained.to_string();
     assert!(text.contains("\n  ring        by host: 0 3 5-7 | 1 4 | 2\n"), "{text}");
+    let dealt: Vec<Vec<u32>> =
+        (0..2).map(|host| (0..40).map(|at| 2 * at + host).collect()).collect();
+    let ring = Ring::through(&dealt).unwrap();
+    let mut planner = Planner::new(ring, 0, Slots::of(Distance::Tcp, 80, true), 256);
+    let text = planner.explain(&all_reduce(2)).to_string();
+    assert!(text.contains(" 28 30 .. | 1 3 "), "{text}");
 }
 
 #[test]

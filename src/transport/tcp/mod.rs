@@ -165,6 +165,8 @@ pub(crate) fn loss(error: &io::Error) -> String {
         ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
             format!("its host is unreachable: {error}")
         }
+        // A stream that began so.
+        ErrorKind::NotConnected => "its host is unreachable: this host knows no way there".into(),
         ErrorKind::ConnectionRefused => {
             "it refuses connections: it has closed its communicator, or its process has ended"
                 .into()

@@ -98,12 +98,17 @@ fn lacking(doing: &str, answer: impl Into<io::Error>) -> Fault {
 impl Stream {
     fn open<K>(&mut self, opened: OpenedStream<K>) -> Result<(), Fault> {
         let OpenedStream { stream, hello, way, .. } = opened;
+        let looked = look(&stream);
         (self.connection, self.hello) = (Some(stream), hello);
         if let Some(way) = way {
             let doing = "keeping the bytes of a link";
             let kept = Kept::new().ok_or_else(|| lacking(doing, ErrorKind::OutOfMemory))?;
             let (generation, attempt, lost) = (0, None, None);
             self.resumption = Some(Box::new(Resumption { way, kept, generation, attempt, lost }));
+            // There may have been no way for the first connection.
+            if let Err(end) = looked {
+                return self.break_off(&end);
+            }
         }
         Ok(())
     }

@@ -5,6 +5,8 @@
 //! container, one that came to it from elsewhere.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
@@ -38,10 +40,31 @@ pub(crate) struct Orphans<'a> {
     pub(crate) inherited: Inherited,
     pub(crate) watcher: &'a Watcher,
     watcher_runs: bool,
-    /// Processes that the launcher started to reach other hosts.
-    pub(crate) own: BTreeSet<u32>,
+    own: Vec<OwnProcess>,
     /// The name of the job.
     id: &'a str,
+}
+
+/// A process that the launcher has started to reach another host, and reaps by itself. After that
+/// its number may be that of another process.
+#[derive(Clone)]
+pub(crate) struct OwnProcess {
+    pid: u32,
+    is_reaped: Arc<AtomicBool>,
+}
+
+impl OwnProcess {
+    pub(crate) fn new(pid: u32) -> Self {
+        Self { pid, is_reaped: Arc::default() }
+    }
+
+    pub(crate) fn note_reaped(&self) {
+        self.is_reaped.store(true, Ordering::Relaxed);
+    }
+
+    fn is_reaped(&self) -> bool {
+        self.is_reaped.load(Ordering::Relaxed)
+    }
 }
 
 /// The ranks that the launcher has started on this host.
@@ -51,7 +74,17 @@ impl<'p, T: Iterator<Item = &'p LocalProcess> + Clone> LocalRanks<'p> for T {}
 
 impl<'a> Orphans<'a> {
     pub(crate) fn new(inherited: Inherited, watcher: &'a Watcher, id: &'a str) -> Self {
-        Self { inherited, watcher, watcher_runs: true, own: BTreeSet::new(), id }
+        Self { inherited, watcher, watcher_runs: true, own: vec![], id }
+    }
+
+    /// Takes in a process that is no orphan.
+    pub(crate) fn add_own(&mut self, process: OwnProcess) {
+        self.own.retain(|process| !process.is_reaped());
+        self.own.push(process);
+    }
+
+    fn is_own(&self, pid: u32) -> bool {
+        self.own.iter().any(|process| process.pid == pid && !process.is_reaped())
     }
 
     /// Reaps orphans. A warning if the watcher was among them.
@@ -59,7 +92,7 @@ impl<'a> Orphans<'a> {
         let mut warning = None;
         while let Some(pid) = sys::ended_child() {
             let is_rank = ranks.clone().any(|rank| rank.pid() == pid && !rank.has_ended());
-            if is_rank || self.own.contains(&pid) {
+            if is_rank || self.is_own(pid) {
                 // The loop reaps a rank when its descriptor is next, in the order of the ends, and
                 // the thread of an agent its remote shell.
                 break;
@@ -84,8 +117,8 @@ impl<'a> Orphans<'a> {
             process.parent == me
                 && process.pid != watcher
                 && process.state != 'Z'
-                && !self.own.contains(&process.pid)
-                && !self.own.contains(&process.group)
+                && !self.is_own(process.pid)
+                && !self.is_own(process.group)
                 && !self.inherited.children.contains(&process.pid)
                 && !ranks.clone().any(|rank| rank.pid() == process.pid && !rank.has_ended())
                 && (!self.inherited.adopts_others

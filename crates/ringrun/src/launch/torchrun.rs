@@ -46,6 +46,12 @@ impl Rendezvous {
         });
         let mut variables: Vec<(String, String)> = variables.unwrap_or_default();
         variables.retain(|(name, _)| !is_taken(name));
+        // Hosts that join by themselves have environments of their own, and must agree.
+        let shared = [MASTER_ADDR, MASTER_PORT].into_iter().filter(|_| request.nodes.is_some());
+        let inherited = shared.filter(|name| is_taken(name)).filter_map(|name| {
+            Some((name.to_owned(), request.variable(name)?.into_string().ok()?))
+        });
+        variables.extend(inherited);
         let given = request.variable(MASTER_PORT).filter(|_| is_taken(MASTER_PORT));
         let used_port = match given {
             Some(given) => given.to_str().and_then(|given| given.parse().ok()),

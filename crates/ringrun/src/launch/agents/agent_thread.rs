@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::Duration;
 
 use super::AgentEvent;
-use super::client::{AgentStart, END_LIMIT, LOST_LIMIT, printable_lines};
+use super::client::{AgentStart, Client, END_LIMIT, LOST_LIMIT, printable_lines};
 use super::message::{AgentJob, NodeCounts, ToAgent, ToLauncher, greeting};
 use super::mux::Mux;
 use super::remote::{Command, HostRecord};
@@ -75,8 +75,6 @@ pub(super) struct AgentThread {
     /// The messages of the remote shell that were not shown.
     pub(super) errors: Vec<u8>,
     has_begun: bool,
-    /// The launcher knows that the remote shell has ended.
-    is_shell_told: bool,
     /// The callers that wait until all is sent.
     flush_waiters: Vec<Sender<()>>,
     /// The callers that wait for the host's records, and the records so far for the first caller.
@@ -110,7 +108,6 @@ impl AgentThread {
             stderr: None,
             errors: vec![],
             has_begun: false,
-            is_shell_told: false,
             flush_waiters: vec![],
             readers: vec![],
             records: vec![],
@@ -157,9 +154,8 @@ impl AgentThread {
         self.read_errors();
         match gone {
             Some(why) => {
-                let ended = self.start.client.as_mut().and_then(|client| client.end(LOST_LIMIT));
-                self.has_shell_ended();
                 let host = &self.host;
+                let ended = self.start.client.as_mut().and_then(|client| client.end(LOST_LIMIT));
                 let ended = ended.filter(|status| !status.success());
                 let how =
                     |status| format!(", the remote shell {}", describe_end(RankEnd::of(status)));
@@ -211,7 +207,8 @@ impl AgentThread {
             if let Some(end) = mux.end() {
                 return Some(end.to_owned());
             }
-            let has_shell_ended = self.has_shell_ended();
+            // An ended one is reaped, whether it still matters or not.
+            let has_shell_ended = self.start.client.as_mut().is_some_and(Client::has_ended);
             if mux.has_gone(has_shell_ended) {
                 return Some("its agent has gone, and the connection has broken".into());
             }
@@ -219,17 +216,6 @@ impl AgentThread {
                 return Some(format!("no sign of life for {:?}", self.lease));
             }
         }
-    }
-
-    /// True if there was a remote shell of this host that has ended. It is reaped, and its number
-    /// may be that of another process from now on.
-    fn has_shell_ended(&mut self) -> bool {
-        let Some(client) = &mut self.start.client else { return false };
-        let has_ended = client.has_ended();
-        if has_ended && !std::mem::replace(&mut self.is_shell_told, true) {
-            self.telling.tell(AgentEvent::ShellEnded(client.pid()));
-        }
-        has_ended
     }
 
     /// Lets the agent end at once.

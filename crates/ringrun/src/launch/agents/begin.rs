@@ -22,6 +22,7 @@ use super::message::{AgentJob, AgentNumber, DialBack, NodeCounts, ToAgent, ToLau
 use super::mux::Mux;
 use super::redial::{ATTEMPT_LIMIT, Redial};
 use super::serve::Agent;
+use crate::cli::environment::Variables;
 use crate::cli::hosts::{Nodes, endpoint_of};
 use crate::cli::{Program, Request};
 use crate::failure::Failure;
@@ -99,6 +100,7 @@ fn dial(
     let mut job = job.ok_or_else(gone)?;
     if let Some((_, own)) = joining {
         warn_of_differences(own, &job.request);
+        use_own_path(&mut job.request);
     }
     let count = job.request.hosts.len();
     job.request.nodes = Some(Nodes { count, rank: number, host: host.into(), port });
@@ -108,6 +110,17 @@ fn dial(
     let ended = begin((&mut mux, redial.as_mut()), *job, signals);
     finish((&mut mux, redial.as_mut()), &ended)?;
     ended?.ok_or_else(gone)
+}
+
+/// Searches the programs where this host's environment says, which the ranks have, unless the user
+/// gives all a PATH.
+fn use_own_path(job: &mut Request) {
+    let Some(path) = env::var_os("PATH") else { return };
+    let is_given = |variables: &Variables| variables.iter().any(|(name, _)| name == "PATH");
+    if !is_given(&job.variables) {
+        let programs = job.programs.iter_mut().filter(|program| !is_given(&program.variables));
+        programs.for_each(|program| program.path.clone_from(&path));
+    }
 }
 
 /// Warns of what this ringrun was told in vain, since the one of host 0 was told something else.
@@ -122,7 +135,7 @@ fn warn_of_differences(own: &Request, job: &Request) {
     };
     let differences = [
         (programs(own) != programs(job), "the program and its arguments"),
-        (variables(own) != variables(job), "-x"),
+        (variables(own) != variables(job), "-x, or other options that set variables"),
         (own.binding != job.binding, "--bind-to"),
         (own.timeout != job.timeout, "--timeout"),
         (own.term_grace != job.term_grace, "--kill-after"),
@@ -133,8 +146,8 @@ fn warn_of_differences(own: &Request, job: &Request) {
     if !differing.is_empty() {
         let names: Vec<_> = differing.iter().map(|(_, name)| *name).collect();
         own.warn(&format!(
-            "the ringrun of host 0 was started otherwise, and what it was told counts for all \
-             hosts: {}; start all alike",
+            "what the ringrun of host 0 was told counts for all hosts, and this one was told \
+             something else: {}",
             names.join(", ")
         ));
     }

@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 use super::remote_command::{RemoteCommand, remedy, remedy_without, remote_command, without_notes};
 use crate::cli::hosts::Launcher;
 use crate::failure::Failure;
+use crate::launch::orphans::OwnProcess;
 use crate::launch::{procfs, sys};
 use ringreduce::bootstrap::Instant;
 use ringreduce::codec::printable;
@@ -32,6 +33,7 @@ pub(super) struct Client {
     /// The program, as messages name it.
     name: String,
     child: Child,
+    process: OwnProcess,
     /// The path of ringrun here and there.
     ringrun: String,
 }
@@ -101,17 +103,22 @@ pub(super) fn start(
     // Its streams were asked for.
     let pipes = Pipes::of(&mut child);
     let (host, launcher) = (host.into(), launcher.clone());
-    let client = Client { host, launcher, name, child, ringrun: path };
+    let process = OwnProcess::new(child.id());
+    let client = Client { host, launcher, name, child, process, ringrun: path };
     Ok(pipes.map(|pipes| (client, pipes)))
 }
 
 impl Client {
-    pub(super) fn pid(&self) -> u32 {
-        self.child.id()
+    pub(super) fn process(&self) -> OwnProcess {
+        self.process.clone()
     }
 
     pub(super) fn has_ended(&mut self) -> bool {
-        !matches!(self.child.try_wait(), Ok(None))
+        let has_ended = !matches!(self.child.try_wait(), Ok(None));
+        if has_ended {
+            self.process.note_reaped();
+        }
+        has_ended
     }
 
     /// Waits a while for the end of the remote shell, and kills it after that.
@@ -119,8 +126,8 @@ impl Client {
         let deadline = Instant::now() + limit;
         let mut wait = Duration::from_millis(1);
         while Instant::now() < deadline {
-            if let Ok(Some(status)) = self.child.try_wait() {
-                return Some(status);
+            if self.has_ended() {
+                return self.child.try_wait().ok().flatten();
             }
             std::thread::sleep(wait);
             wait = (wait * 2).min(Duration::from_millis(50));
@@ -131,12 +138,14 @@ impl Client {
 
     /// Kills the remote shell and what it has started here.
     fn kill(&mut self) {
-        let _ = killpg(Pid::from_raw(self.pid().cast_signed()), Signal::SIGKILL);
+        let _ = killpg(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGKILL);
         let _ = self.child.wait();
+        self.process.note_reaped();
     }
 
     /// Why no agent answers: the reason, what the remote shell has said, and what to do.
     pub(super) fn explain(&mut self, errors: &str, why: &str) -> String {
+        self.has_ended();
         let (host, name) = (&self.host, &self.name);
         let code = self.child.try_wait().ok().flatten().and_then(|status| status.code());
         let remedy = remedy(&self.launcher, (name, code), host, &self.ringrun);

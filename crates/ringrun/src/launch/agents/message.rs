@@ -41,7 +41,7 @@ pub(super) struct AgentJob {
     /// The job's name on the agent's host: two hosts of a job may be one machine.
     pub(super) id: String,
     pub(super) request: Request,
-    /// The environment of the launcher, which ranks of all hosts have.
+    /// The launcher's environment, as far as ranks of this host have it.
     pub(super) environment: Variables,
     pub(super) rendezvous: Rendezvous,
     /// The job's secret, unless the user has a file with one.

@@ -54,8 +54,8 @@ use crate::cli::hosts::{Launcher, RankPlacement};
 use crate::failure::Failure;
 use agent_thread::{AgentThread, Telling};
 pub(crate) use begin::{join, run};
+use client::AgentStart;
 pub(crate) use client::FLAG;
-use client::{AgentStart, Client};
 use joining::{Progress, is_joined};
 use listen::{Accepting, Listening};
 use message::{AgentJob, NodeCounts, StreamNumbers, ToAgent};
@@ -84,8 +84,6 @@ pub(crate) enum AgentEvent {
     NotStartedByAgent,
     /// The agent has gone, for this reason.
     Lost(String),
-    /// The remote shell with this number was reaped.
-    ShellEnded(u32),
 }
 
 /// The agents of all hosts but the launcher's own.
@@ -133,8 +131,7 @@ impl Agents {
                 Some(parent) => (None, Some(agents.start_by_agent(request, &host.name, parent)?)),
                 None => client::start(&request.launcher, &host.name, id)?.unzip(),
             };
-            let shell = client.as_ref().map(Client::pid);
-            orphans.own.extend(shell);
+            client.iter().for_each(|client| orphans.add_own(client.process()));
             let job = AgentJob {
                 id: format!("{id}.{host_number}"),
                 request: for_host(request, host_number),
@@ -160,7 +157,7 @@ impl Agents {
             let thread = std::thread::Builder::new().name(name);
             let thread = thread.spawn(move || agent_thread.run(job)).map_err(failed)?;
             let commands = Commands { sender, wake: Arc::new(thread_wake) };
-            agents.agents.push(AgentHandle::new((host_number, shell), commands, thread));
+            agents.agents.push(AgentHandle::new(host_number, commands, thread));
         }
         if let Some(listening) = listening {
             if request.launcher == Launcher::Manual {
@@ -223,10 +220,6 @@ impl Agents {
                     }
                     AgentEvent::Message(ToLauncher::Left { starts, processes }) => {
                         self.set_left(host_number, starts, processes);
-                        continue;
-                    }
-                    AgentEvent::ShellEnded(pid) => {
-                        orphans.own.remove(&pid);
                         continue;
                     }
                     // An agent that is ready has no rank yet to tell of.

@@ -2,9 +2,9 @@
 //! them.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 
 use nix::fcntl::OFlag;
@@ -29,14 +29,13 @@ pub(super) fn shell_streams(numbers: StreamNumbers) -> io::Result<(Pipes, [(u32,
     Ok((Pipes { input: input.into(), output, errors }, theirs))
 }
 
-/// The standard input, for a thread that has more to do than to wait for it. A pipe or a terminal
-/// is opened anew, so that a read finds nothing, and does not wait, where another program has read
-/// the bytes; what others have open there waits as before.
+/// The standard input. A terminal is opened anew, without waiting: where another program has read
+/// the bytes, a read must not keep this thread from its signs of life. Other programs have the
+/// terminal as before.
 fn standard_input() -> io::Result<OwnedFd> {
     let stdin = io::stdin();
     let copy = || stdin.as_fd().try_clone_to_owned();
-    let kind = File::from(copy()?).metadata()?.file_type();
-    if !kind.is_fifo() && !kind.is_char_device() {
+    if !stdin.is_terminal() {
         return copy();
     }
     let flags = (OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).bits();

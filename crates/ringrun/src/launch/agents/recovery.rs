@@ -14,8 +14,6 @@ pub(super) struct AgentHandle {
     pub(super) host_number: usize,
     pub(super) commands: Commands,
     pub(super) thread: Option<JoinHandle<()>>,
-    /// The remote shell of this host that has started the agent.
-    shell: Option<u32>,
     /// The agent was told so many times to start a rank.
     starts: u32,
     /// The processes that outlived the host's ranks; none while ranks run.
@@ -29,14 +27,10 @@ pub(super) struct AgentHandle {
 }
 
 impl AgentHandle {
-    pub(super) fn new(
-        (host_number, shell): (usize, Option<u32>),
-        commands: Commands,
-        thread: JoinHandle<()>,
-    ) -> Self {
+    pub(super) fn new(host_number: usize, commands: Commands, thread: JoinHandle<()>) -> Self {
         let (thread, machine) = (Some(thread), None);
         let (starts, left, is_over, is_ending) = (0, None, false, false);
-        Self { host_number, commands, thread, shell, starts, left, is_over, is_ending, machine }
+        Self { host_number, commands, thread, starts, left, is_over, is_ending, machine }
     }
 
     /// A rank is to start there.
@@ -134,11 +128,7 @@ impl Agents {
         let host = &request.hosts[host_number].name;
         let started = client::start(&request.launcher, host, id)?;
         if let (Some(agent), Some((client, pipes))) = (self.of_host(host_number), started) {
-            // The number of the former one, which was reaped, may be that of an orphan next.
-            if let Some(former) = agent.shell.replace(client.pid()) {
-                orphans.own.remove(&former);
-            }
-            orphans.own.insert(client.pid());
+            orphans.add_own(client.process());
             agent.commands.send(Command::Start(client, pipes));
         }
         Ok(())
@@ -157,7 +147,7 @@ mod tests {
     fn a_host_is_empty_only_by_word_of_its_last_rank() {
         let (sender, wake) = (channel().0, Arc::new(pipe().unwrap().1));
         let thread = std::thread::spawn(|| {});
-        let mut agent = AgentHandle::new((1, None), Commands { sender, wake }, thread);
+        let mut agent = AgentHandle::new(1, Commands { sender, wake }, thread);
         assert!(!agent.is_empty());
         agent.set_left(0, 0);
         assert!(agent.is_empty());

@@ -28,7 +28,8 @@ const SUSPENSION: Duration = Duration::from_secs(2);
 /// A connection that has stood for so long is followed by another one without a pause.
 const STANDING: Duration = Duration::from_secs(1);
 
-/// Since when every round over the launcher's addresses has found one at which nothing listens.
+/// Since when nothing has listened at the address that answered last, or else at the likeliest one,
+/// in any round. Others may be those of an interface that this host has, too.
 type RefusedSince = Arc<Mutex<Option<Instant>>>;
 
 pub(super) struct Redial {
@@ -53,18 +54,20 @@ impl Redial {
         let refused = refused_since.clone();
         thread.spawn(move || {
             let (mut pauses, mut addresses) = (Pauses::default(), Addresses(dial.addresses));
-            let dial_one = |address, is_refused: &mut bool| {
+            let dial_one = |address| {
                 let deadline = Instant::now() + ATTEMPT_LIMIT;
-                let dialled = SealedStream::dial(address, &dial.secret, number.word(), deadline);
-                *is_refused |= dialled.as_ref().is_err_and(is_refusal);
-                dialled.ok()
+                SealedStream::dial(address, &dial.secret, number.word(), deadline)
             };
             while let Ok(()) = asked.recv() {
                 std::thread::sleep(pauses.before_dialling(Instant::now()));
                 let stream = loop {
-                    let mut is_refused = false;
-                    let answer = addresses.first_answer(|at| dial_one(at, &mut is_refused));
-                    note(&refused, is_refused && answer.is_none());
+                    let mut is_refused = None;
+                    let answer = addresses.first_answer(|at| {
+                        let dialled = dial_one(at);
+                        is_refused.get_or_insert(dialled.as_ref().is_err_and(is_refusal));
+                        dialled.ok()
+                    });
+                    note(&refused, is_refused == Some(true) && answer.is_none());
                     if let Some(stream) = answer {
                         break stream;
                     }

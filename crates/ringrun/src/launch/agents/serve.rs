@@ -314,7 +314,7 @@ impl<'a> Agent<'a> {
         let [input, output, errors, _, last] = numbers.all();
         match client::start(launcher, host, self.spawner.id) {
             Ok(Some((shell, pipes))) => {
-                self.orphans.own.insert(shell.pid());
+                self.orphans.add_own(shell.process());
                 self.shells.push(shell);
                 self.mux.add(input, StreamEnd::new(pipes.input, Direction::Writes)?);
                 self.mux.add(output, StreamEnd::new(pipes.output, Direction::Reads)?);
@@ -327,10 +327,7 @@ impl<'a> Agent<'a> {
     }
 
     fn reap_shells(&mut self) {
-        for shell in self.shells.extract_if(.., Client::has_ended) {
-            // Its number may be that of another process from now on.
-            self.orphans.own.remove(&shell.pid());
-        }
+        self.shells.retain_mut(|shell| !shell.has_ended());
     }
 
     /// Reaps orphans, and tells the launcher what has changed.

@@ -29,7 +29,6 @@ impl Running<'_> {
                 AgentEvent::Lost(why) if self.lost_hosts.contains(host_number) => {
                     self.not_reached(host_number, &why);
                 }
-                AgentEvent::ShellEnded(pid) => drop(self.orphans.own.remove(&pid)),
                 // All agents are ready before the ranks start.
                 AgentEvent::NotStartedByAgent => {}
                 AgentEvent::Lost(why) => self.lose_host(host_number, &why)?,

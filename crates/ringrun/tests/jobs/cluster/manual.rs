@@ -86,7 +86,8 @@ fn an_agent_ends_its_ranks_once_its_stopped_launcher_was_killed() {
     let ended = agent.end(PATIENCE);
     let words = "the launcher was out of reach for 10s: the agent on h1 ends ranks 0-1\n";
     assert!(ended.code > 0 && ended.err.contains(words), "{ended:?}");
-    assert_eq!(running.finish().code, 137);
+    // The shell tells of the stop or of the end.
+    assert!(running.finish().code > 128);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! One ringrun on each host, as torchrun is started: they join the one of host 0.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -69,7 +71,7 @@ fn hosts_join_the_first_one_and_end_as_it_does() {
     assert_eq!(first.sorted(), expected, "{first:?}");
     assert!(first.err.contains("host node1) failed first: sh exited with status 5"), "{first:?}");
     assert_eq!((first.code, second.code, &second.out[..]), (5, 5, ""), "{second:?}");
-    assert!(!second.err.contains("otherwise"), "{second:?}");
+    assert!(!second.err.contains("something else"), "{second:?}");
 }
 
 /// By torchrun's variables. What the second ringrun is told besides counts for nobody.
@@ -84,17 +86,26 @@ fn each_host_has_its_own_environment_and_the_first_one_s_program() {
         command.env("PET_NODE_RANK", rank.to_string()).env("PET_RDZV_ENDPOINT", "h0:7000");
         command.env("PET_NPROC_PER_NODE", "1").env("PET_RDZV_BACKEND", "c10d");
         command.env("PET_LOG_DIR", "/run/logs");
+        // All ranks meet where host 0 says, and each host finds its own program.
+        command.env("MASTER_PORT", (7101 + rank).to_string());
+        command.env("PATH", format!("/run/bin:{}", std::env::var("PATH").unwrap()));
+        let own = format!("#!/bin/sh\necho $RANK own {rank} of job $OF_JOB at $MASTER_PORT\n");
+        let file = cluster.hosts[rank].path("/run/bin/own");
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, own).unwrap();
+        std::fs::set_permissions(&file, Permissions::from_mode(0o755)).unwrap();
         Node { process: Process::start_on(&cluster.hosts[rank], &command, Stdio::null()), job }
     };
     let second = start(1, &["--timeout", "100", "-x", "OF_JOB=2", "echo", "ran"]);
-    let script = "echo $RANK $OF_HOST $OF_JOB";
+    let script = "test $OF_HOST = $RANK && own";
     let first = start(0, &["-x", "OF_JOB=1", "sh", "-c", script]).finish();
-    assert!(first.code == 0 && first.sorted() == ["0 0 1", "1 1 1"], "{first:?}");
+    let expected = ["0 own 0 of job 1 at 7101", "1 own 1 of job 1 at 7101"];
+    assert!(first.code == 0 && first.sorted() == expected, "{first:?}");
     let second = second.finish();
     assert!(first.err.contains("PET_LOG_DIR is not read: "), "{first:?}");
     assert!(!first.err.contains("PET_RDZV_BACKEND"), "{first:?}");
-    let why = "was started otherwise, and what it was told counts for all hosts: the program and \
-               its arguments, -x, --timeout; start all alike";
+    let why = "counts for all hosts, and this one was told something else: the program and its \
+               arguments, -x, or other options that set variables, --timeout";
     assert!(second.code == 0 && second.err.contains(why), "{second:?}");
 }
 

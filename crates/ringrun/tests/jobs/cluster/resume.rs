@@ -83,7 +83,6 @@ fn links_begin_once_there_is_a_way() {
         thread::sleep(Duration::from_secs(2));
         cluster.hosts[1].does("ip link set eth0 up").unwrap();
         let ended = running.finish();
-        println!("{}", ended.err);
         assert_eq!(ended.code, 0, "{options}: {ended:?}");
         cluster.hosts.iter().for_each(|host| std::fs::remove_file(host.path(FIRST_CALL)).unwrap());
     }
