@@ -97,8 +97,9 @@ impl<'a> CableRate<'a> {
     }
 
     /// Sets the factors of lengths that were not tried, from the longest tries on. No algorithm
-    /// takes less time than its bytes on the cable. One that was tried there, and took no longer
-    /// than by a disturbance, grows by these bytes alone.
+    /// takes less time than its bytes on the cable: shorter tries may have, since a cable that has
+    /// rested may take a burst of them at once, which no program can count on. One that was tried
+    /// with the longest call, and took no longer than by a disturbance, grows by these bytes alone.
     pub(super) fn set_long_calls(&self, found: &mut Factors, forms: &Factors, trials: &[&Trial]) {
         for (at, algorithm) in Algorithm::ALL.into_iter().enumerate() {
             let seconds = |bytes: f64| self.seconds_per_byte * self.cable_bytes[at] * bytes;
@@ -114,6 +115,10 @@ impl<'a> CableRate<'a> {
                 let grown = last.map(|last| last + seconds(bytes(point) - bytes(self.point)));
                 found[at][point] =
                     grown.unwrap_or(before.max(seconds(bytes(point)))) / forms[at][point];
+            }
+            for point in (0..self.point).filter(|&point| forms[at][point] > 0.0) {
+                let least = seconds(bytes(point)) / forms[at][point];
+                found[at][point] = found[at][point].max(least);
             }
         }
     }
@@ -237,6 +242,14 @@ mod tests {
         /// The algorithm that all ranks choose, and its predicted seconds, after trials that took
         /// these seconds.
         fn choice(&mut self, seconds: impl Fn(Algorithm, usize) -> f64) -> (Algorithm, f64) {
+            self.choice_at(CHOSEN_POINT, seconds)
+        }
+
+        fn choice_at(
+            &mut self,
+            chosen_point: usize,
+            seconds: impl Fn(Algorithm, usize) -> f64,
+        ) -> (Algorithm, f64) {
             let size = self.planners.len() as u32;
             let mut forms =
                 Forms::of(&mut self.planners[0], |it, point| request_of(it, point, size));
@@ -256,7 +269,7 @@ mod tests {
             let mut chosen = Vec::new();
             for planner in &mut self.planners {
                 planner.set_tuning(tuning);
-                let request = request(CHOSEN_POINT);
+                let request = request(chosen_point);
                 let algorithm = planner.choose(&request);
                 let mut all = planner.candidates(&request);
                 let made = all.find(|one| one.algorithm == algorithm).unwrap();
@@ -314,6 +327,21 @@ mod tests {
             });
             assert_eq!(chosen, Hierarchical, "{disturbed}");
         }
+    }
+
+    /// A cable that has rested takes short tries at once.
+    #[test]
+    fn a_burst_of_short_tries_hides_nothing_of_what_cables_carry() {
+        let mut world = Uneven::new(FAR);
+        let cable_bytes = world.cable_bytes;
+        let (chosen, seconds) = world.choice_at(LONG_POINT - 2, |algorithm, point| match point {
+            0..LONG_POINT if algorithm == OneRing => 1e-4,
+            0..LONG_POINT => 1.2e-4,
+            _ => over_cables(&cable_bytes, algorithm, point),
+        });
+        assert_eq!(chosen, Hierarchical);
+        let least = over_cables(&cable_bytes, Hierarchical, LONG_POINT - 2) - 1e-3;
+        assert!((0.9..1.1).contains(&(seconds / least)), "{seconds} {least}");
     }
 
     /// An algorithm that was tried with short calls alone takes the time of its bytes too, even if

@@ -33,9 +33,8 @@ const LONGEST_ONCE_SECONDS: f64 = 0.1;
 /// The expected time of all tries together, in seconds, unless each is made once. The untimed calls
 /// before them do not count.
 const LONG_TRIALS_SECONDS: f64 = 0.3;
-/// Seconds of all these calls, untimed ones included, after which no other is begun; the two
-/// algorithms that promise most are tried once in any case. 64 ranks on two CPUs took 1.1 s for
-/// calls that should have taken 0.3 s.
+/// Seconds of all these calls, untimed ones included; the two algorithms that promise most are
+/// tried once in any case. 64 ranks on two CPUs took 1.1 s for calls that should have taken 0.3 s.
 const LONG_TRIALS_LIMIT: f64 = 0.5;
 /// The longest time, relative to the fastest algorithm's, of an algorithm that is tried again.
 const HIGHEST_TIME_RATIO: f64 = 3.0;
@@ -160,8 +159,10 @@ impl Prober<'_> {
         let began = Instant::now();
         let mut spent = 0.0;
         for pass in 0..tries {
-            // A pass that has begun is ended, so that all algorithms have as many tries.
-            if pass > 0 && spent > LONG_TRIALS_LIMIT {
+            // A pass that has begun is ended, so that all algorithms have as many tries. The next
+            // one takes as long as those before.
+            let after = spent * (1.0 + 1.0 / pass.max(1) as f64);
+            if pass > 0 && after > LONG_TRIALS_LIMIT {
                 break;
             }
             for (at, trial) in group.iter_mut().enumerate() {
