@@ -39,6 +39,15 @@ pub(crate) const AS_RANK: [&str; 4] = ["--exact", "ranks::bodies::body", "--noca
 /// The shell script that runs its arguments with the standard output as descriptor 9, too.
 pub(crate) const AS_IS: &str = "exec \"$@\" 9>&1";
 
+/// The words of a program that runs its arguments as a shell runs a job: the system stops only
+/// programs that a shell could continue. bash may wait for ever for a job that was stopped.
+pub(crate) const AS_JOB: [&str; 3] = [
+    "perl",
+    "-e",
+    "my $job = fork // die; if (!$job) { setpgrp(0, 0); exec @ARGV or die }
+    waitpid($job, 0); exit($? & 127 ? 128 + ($? & 127) : $? >> 8)",
+];
+
 /// The benchmark, of another package: cargo builds it beside ringrun only if it is told to.
 pub(crate) fn ringbench() -> String {
     let path = Path::new(RINGRUN).with_file_name("ringbench");

@@ -9,7 +9,7 @@ use ::harness::cluster::Cluster;
 use nix::sys::signal::Signal;
 
 use super::{Running, cluster};
-use crate::harness::{AS_RANK, BODY, PATIENCE, Process, RINGRUN, myself, send, until};
+use crate::harness::{AS_JOB, AS_RANK, BODY, PATIENCE, Process, RINGRUN, myself, send, until};
 use crate::job::Job;
 use crate::procfs::state;
 
@@ -73,10 +73,8 @@ fn an_agent_names_the_ranks_that_it_ends_without_its_launcher() {
 fn an_agent_ends_its_ranks_once_its_stopped_launcher_was_killed() {
     let test = "manual::an_agent_ends_its_ranks_once_its_stopped_launcher_was_killed";
     let Some(cluster) = cluster(test, 2) else { return };
-    // The system stops only programs that a shell could continue.
-    let shell = ["bash", "-c", "set -m; \"$@\" & wait -f $!", "bash"];
     let program = ["sh", "-c", "echo up; exec sleep 1000"];
-    let mut running = start_by(&cluster, "h1:2,h0", &program, &shell);
+    let mut running = start_by(&cluster, "h1:2,h0", &program, &AS_JOB);
     let (_, mut agent) = run_printed(&mut running, 1);
     running.await_lines("up", 3);
     let launcher = running.process(0, "ringrun", "--launcher");

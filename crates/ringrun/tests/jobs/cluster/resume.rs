@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use ringreduce::{Communicator, ReduceOp, Result};
 
 use super::{FOUR, Running, cluster, ringrun, start_body, start_body_on};
-use crate::harness::{AS_RANK, BODY, PATIENCE, Process, myself, send, until};
+use crate::harness::{AS_JOB, AS_RANK, BODY, PATIENCE, Process, myself, send, until};
 use crate::job::Job;
 use crate::procfs::state;
 
@@ -238,9 +238,8 @@ fn a_suspended_job_goes_on() {
     let (job, me) = (Job::new(), myself());
     let words = ["-x", "RINGREDUCE_PEER_TIMEOUT=4", &me].into_iter().chain(AS_RANK);
     let command = ringrun(&job, FOUR, &words.collect::<Vec<_>>());
-    // The system stops only programs that a shell could continue.
-    let mut shell = job.command("bash");
-    shell.args(["-c", "set -m; \"$@\" & wait -f $!", "bash"]).arg(command.get_program());
+    let mut shell = job.command(AS_JOB[0]);
+    shell.args(&AS_JOB[1..]).arg(command.get_program());
     shell.args(command.get_args()).env(BODY, "sums_until_over").env_remove("RINGREDUCE_INSECURE");
     let process = Process::start_on(&cluster.hosts[0], &shell, Stdio::null());
     let mut running = Running { process, job, cluster: &cluster };
