@@ -98,6 +98,16 @@ impl fmt::Display for Malformed {
     }
 }
 
+/// The runs of consecutive numbers, such as `0-2` and `5`, in their order.
+pub fn runs(numbers: &[usize]) -> Vec<String> {
+    let runs = numbers.chunk_by(|one, next| one.checked_add(1) == Some(*next));
+    let text = |run: &[usize]| match *run {
+        [first, .., last] => format!("{first}-{last}"),
+        _ => run.iter().map(usize::to_string).collect(),
+    };
+    runs.map(text).collect()
+}
+
 /// The text with `?` for each character that a terminal would obey rather than show: control
 /// characters, line ends among them, and those that hide text or turn its direction. All text that
 /// another process wrote passes here before it is kept or shown. The number of characters stays.

@@ -5,6 +5,7 @@
 use core::fmt;
 
 use super::{Candidate, PeerReads, Planner, Request, Source, Speeds};
+use crate::codec::runs;
 use crate::element::DataType;
 use crate::schedule::{Algorithm, Place};
 use crate::sim::Time;
@@ -216,16 +217,12 @@ impl Planner {
 /// Ranks in their order, such as "0-3 8"; at most the first `MAX_RUNS` runs.
 fn ranges(ranks: &[u32]) -> String {
     const MAX_RUNS: usize = 16;
-    let runs = ranks.chunk_by(|one, next| one.checked_add(1) == Some(*next));
-    let run = |run: &[u32]| match *run {
-        [first, .., last] => format!("{first}-{last}"),
-        _ => run.iter().map(u32::to_string).collect(),
-    };
-    let mut texts: Vec<String> = runs.take(MAX_RUNS + 1).map(run).collect();
-    if texts.len() > MAX_RUNS {
-        texts[MAX_RUNS] = "..".into();
+    let mut runs = runs(&ranks.iter().map(|&rank| rank as usize).collect::<Vec<_>>());
+    if runs.len() > MAX_RUNS {
+        runs.truncate(MAX_RUNS);
+        runs.push("..".into());
     }
-    texts.join(" ")
+    runs.join(" ")
 }
 
 impl fmt::Display for Source {

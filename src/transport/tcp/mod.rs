@@ -125,7 +125,7 @@ fn check_parameters(call: &'static str, count: StreamCount, shape: SlotShape) ->
 enum End {
     /// The peer has closed it.
     Closed,
-    /// It has broken.
+    /// The connection has broken.
     Broken(io::Error),
 }
 
@@ -165,7 +165,7 @@ pub(crate) fn loss(error: &io::Error) -> String {
         ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
             format!("its host is unreachable: {error}")
         }
-        // A stream that began so.
+        // The first connection of a stream to which this host knew no way.
         ErrorKind::NotConnected => "its host is unreachable: this host knows no way there".into(),
         ErrorKind::ConnectionRefused => {
             "it refuses connections: it has closed its communicator, or its process has ended"

@@ -75,7 +75,7 @@ pub(super) struct Stream {
     pub(super) sent_bytes: u64,
     /// The next bytes can leave once the peer's system has acknowledged others.
     is_full: bool,
-    /// What makes the stream anew; `None` where its end is final.
+    /// The way to make the stream anew; `None` where its end is final.
     resumption: Option<Box<Resumption>>,
 }
 
@@ -98,7 +98,6 @@ fn lacking(doing: &str, answer: impl Into<io::Error>) -> Fault {
 impl Stream {
     fn open<K>(&mut self, opened: OpenedStream<K>) -> Result<(), Fault> {
         let OpenedStream { stream, hello, way, .. } = opened;
-        let looked = look(&stream);
         (self.connection, self.hello) = (Some(stream), hello);
         if let Some(way) = way {
             let doing = "keeping the bytes of a link";
@@ -106,7 +105,7 @@ impl Stream {
             let (generation, attempt, lost) = (0, None, None);
             self.resumption = Some(Box::new(Resumption { way, kept, generation, attempt, lost }));
             // There may have been no way for the first connection.
-            if let Err(end) = looked {
+            if let Some(Err(end)) = self.connection.as_deref().map(look) {
                 return self.break_off(&end);
             }
         }
@@ -225,7 +224,7 @@ impl Stream {
             Progress::Resumed(..) => "it lacks bytes that were acknowledged".into(),
             Progress::Over => attempt.how.clone(),
         };
-        // Nobody waits for an attempt that is over.
+        // A stream with an attempt owes bytes, for which its close would wait.
         (*now, *lost) = (None, Some(how.clone()));
         Err(Fault::Lost(how))
     }

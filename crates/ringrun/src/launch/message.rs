@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::output::{self, Commands};
 use super::rank_end::RankEnd;
+use ringreduce::codec::runs;
 
 /// The time that a message may take without the thread that writes the ranks' output.
 const MESSAGE_LIMIT: Duration = Duration::from_secs(1);
@@ -54,17 +55,7 @@ pub(crate) fn name_ranks(ranks: &[usize]) -> String {
 
 /// "0-2,5".
 pub(crate) fn ranges(ranks: &[usize]) -> String {
-    let mut spans: Vec<(usize, usize)> = vec![];
-    for &rank in ranks {
-        match spans.last_mut() {
-            Some((_, last)) if *last + 1 == rank => *last = rank,
-            _ => spans.push((rank, rank)),
-        }
-    }
-    let one = |&(first, last): &(usize, usize)| {
-        if first == last { first.to_string() } else { format!("{first}-{last}") }
-    };
-    spans.iter().map(one).collect::<Vec<_>>().join(",")
+    runs(ranks).join(",")
 }
 
 #[cfg(test)]

@@ -11,6 +11,14 @@ use crate::failure::Failure;
 
 /// The number of hosts: its option and torchrun's variable.
 const NNODES: [&str; 2] = ["--nnodes", "PET_NNODES"];
+/// The place of this ringrun, in the same form, and where host 0 listens.
+const NODE_RANK: [&str; 2] = ["--node-rank", "PET_NODE_RANK"];
+const ENDPOINT: [&str; 2] = ["--rdzv-endpoint", "PET_RDZV_ENDPOINT"];
+const ADDRESS: [&str; 2] = ["--master-addr", "PET_MASTER_ADDR"];
+const PORT: [&str; 2] = ["--master-port", "PET_MASTER_PORT"];
+/// torchrun's variable for the ranks of each host.
+pub(super) const PER_NODE_VARIABLE: &str = "PET_NPROC_PER_NODE";
+const UNUSED: [&str; 4] = ["PET_RDZV_BACKEND", "PET_RDZV_ID", "PET_RDZV_CONF", "PET_LOCAL_ADDR"];
 /// The port of torchrun.
 const DEFAULT_PORT: u16 = 29500;
 
@@ -79,22 +87,14 @@ impl Given {
     }
 }
 
-/// Those of these variables by which torchrun would do what ringrun does not. What they say of the
-/// place where torchrun's agents meet changes nothing here.
+/// The variables of torchrun, among these, that ringrun does not read, though they may matter. By
+/// those of [`UNUSED`] torchrun's agents find each other, which ringrun's do without them.
 pub(super) fn unread(names: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
-    const KNOWN: [&str; 10] = [
-        NNODES[1],
-        "PET_NODE_RANK",
-        "PET_RDZV_ENDPOINT",
-        "PET_MASTER_ADDR",
-        "PET_MASTER_PORT",
-        "PET_NPROC_PER_NODE",
-        "PET_RDZV_BACKEND",
-        "PET_RDZV_ID",
-        "PET_RDZV_CONF",
-        "PET_LOCAL_ADDR",
-    ];
-    names.filter(|name| name.starts_with("PET_") && !KNOWN.contains(&&**name))
+    let read = [NNODES, NODE_RANK, ENDPOINT, ADDRESS, PORT].map(|[_, name]| name);
+    let is_known = move |name: &str| {
+        read.contains(&name) || UNUSED.contains(&name) || name == PER_NODE_VARIABLE
+    };
+    names.filter(move |name| name.starts_with("PET_") && !is_known(name))
 }
 
 impl NodeOptions {
@@ -131,7 +131,7 @@ impl NodeOptions {
             1 => return Ok(None),
             _ => {}
         }
-        let rank = Given::of(&self.node_rank, ["--node-rank", "PET_NODE_RANK"], &variable);
+        let rank = Given::of(&self.node_rank, NODE_RANK, &variable);
         let rank = rank.ok_or("--nnodes: give each host its --node-rank, from 0")?;
         let rank = rank.number(&rank.text, count)?;
         let (host, port) = self.endpoint(variable)?;
@@ -153,18 +153,17 @@ impl NodeOptions {
     /// Where host 0 listens: an endpoint, unless an address of the command line is to replace that
     /// of a variable.
     fn endpoint(&self, variable: impl Fn(&str) -> Option<String>) -> Result<(String, u16), String> {
-        let names = ["--rdzv-endpoint", "PET_RDZV_ENDPOINT"];
         let endpoint = match (&self.rdzv_endpoint, &self.master_addr) {
             (None, Some(_)) => None,
-            (option, _) => Given::of(option, names, &variable),
+            (option, _) => Given::of(option, ENDPOINT, &variable),
         };
         if let Some(given) = endpoint {
             let parts = endpoint_of(&given.text);
             return parts.ok_or_else(|| format!("{given}: expected HOST:PORT"));
         }
-        let host = Given::of(&self.master_addr, ["--master-addr", "PET_MASTER_ADDR"], &variable);
+        let host = Given::of(&self.master_addr, ADDRESS, &variable);
         let host = host.ok_or("--nnodes: say where host 0 listens: --rdzv-endpoint HOST:PORT")?;
-        let port = Given::of(&self.master_port, ["--master-port", "PET_MASTER_PORT"], &variable);
+        let port = Given::of(&self.master_port, PORT, &variable);
         let number = port.as_ref().map_or(Some(DEFAULT_PORT), |port| port_of(&port.text));
         match (without_brackets(&host.text), number, port) {
             ("", ..) => Err(format!("{host}: expected a name or an address")),

@@ -109,7 +109,7 @@ impl HostOptions {
         &self,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<PerHost>, String> {
-        const NAME: &str = "PET_NPROC_PER_NODE";
+        const NAME: &str = nodes::PER_NODE_VARIABLE;
         let given = self.first.count.per_host;
         if given.is_some() || !self.nodes.are_given(&variable) {
             return Ok(given);

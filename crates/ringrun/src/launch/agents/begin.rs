@@ -63,8 +63,7 @@ pub(crate) fn run(words: &[OsString]) -> ExitCode {
 /// exit code.
 pub(crate) fn join(request: &Request, nodes: &Nodes) -> Result<u8, Failure> {
     let secret = users_secret("--nnodes", |name| request.variable(name))?;
-    let counts = NodeCounts { nodes: nodes.count, ranks: request.ranks };
-    dial((&nodes.host, nodes.port), nodes.rank, secret, Some((counts, request)))
+    dial((&nodes.host, nodes.port), nodes.rank, secret, Some(request))
 }
 
 /// As [`join`], by what stands behind `--agent` in the command of `--launcher manual`.
@@ -86,19 +85,19 @@ fn dial(
     (host, port): (&str, u16),
     number: usize,
     secret: [u8; 32],
-    joining: Option<(NodeCounts, &Request)>,
+    joining: Option<&Request>,
 ) -> Result<u8, Failure> {
     let signals = Signals::catch().map_err(Failure::call("catch signals", "signalfd4"))?;
     let agent = AgentNumber::new(number, 0).map_err(Failure::system("number the hosts"))?;
     let (stream, addresses) = reach((host, port), agent, &secret, &signals)?;
     let mut mux = Mux::of(stream);
-    let counts = joining.map(|(counts, _)| counts);
+    let counts = joining.and_then(NodeCounts::of);
     mux.send(&ToLauncher::Joined { greeting: greeting(), counts });
     let gone =
         || Failure::Host(format!("the ringrun at {host}:{port} has gone; its output says why"));
     let job = await_job(&mut mux, &signals)?;
     let mut job = job.ok_or_else(gone)?;
-    if let Some((_, own)) = joining {
+    if let Some(own) = joining {
         warn_of_differences(own, &job.request);
         use_own_path(&mut job.request);
     }

@@ -217,7 +217,7 @@ pub(crate) struct RankRecord {
 pub(super) struct StreamNumbers(pub(super) u32);
 
 impl StreamNumbers {
-    /// So many numbers for each start of a rank.
+    /// The numbers that each start of a rank takes.
     pub(super) const COUNT: u32 = 5;
 
     pub(super) fn all(self) -> [u32; 5] {

@@ -146,7 +146,7 @@ impl StreamEnd {
     /// than it may.
     pub(super) fn take(&mut self, news: StreamEvent) -> Result<Option<StreamEvent>, &'static str> {
         Ok(match news {
-            // Nobody takes them here any more.
+            // The descriptor here takes no more bytes.
             StreamEvent::Bytes(_) if self.has_written_all => None,
             StreamEvent::Bytes(bytes)
                 if self.incoming.len() + self.written + bytes.len() > WINDOW =>

@@ -155,7 +155,7 @@ fn the_address_of_a_rank_is_that_of_its_route_to_the_others() {
     let test = "launch::the_address_of_a_rank_is_that_of_its_route_to_the_others";
     let Some(cluster) = cluster(test, 2) else { return };
     for host in &cluster.hosts {
-        // The same address everywhere, as of a network of containers.
+        // All hosts have this address too, as that of a network of containers.
         host.does("ip link add cni0 type bridge").unwrap();
         host.does("ip address add 10.88.0.1/16 dev cni0").unwrap();
         host.does("ip link set cni0 up").unwrap();
