@@ -218,14 +218,19 @@ impl<'a> Partition<'a> {
     #[inline]
     #[must_use]
     pub fn piece(&self, round: usize, place: Place) -> Range<usize> {
-        let Range { start, end } = self.chunk(place);
-        let from = (start + self.piece * round).min(end);
-        let to = (from + self.piece).min(end);
+        let piece = self.of_round(round, self.chunk(place));
         if place.space == Space::Scratch {
             let at = self.piece * place.chunk as usize;
-            return at..at + (to - from);
+            return at..at + piece.len();
         }
-        from..to
+        piece
+    }
+
+    /// The bytes of a chunk that `round` handles.
+    #[inline]
+    fn of_round(&self, round: usize, chunk: Range<usize>) -> Range<usize> {
+        let from = (chunk.start + self.piece * round).min(chunk.end);
+        from..(from + self.piece).min(chunk.end)
     }
 
     /// The slice that begins `done` bytes into the chunk at `place`, relative to the chunk; empty

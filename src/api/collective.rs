@@ -2,6 +2,8 @@
 //! arguments. The buffers are bytes, so all element types share one compiled function.
 //! Law: a call's arguments are checked before a byte moves.
 
+use std::fmt::Display;
+
 use super::call::{Buffers, Call, Counts, Verb};
 use super::layout::Layout;
 use super::{Communicator, FoldOrder, uneven};
@@ -24,7 +26,18 @@ pub(crate) fn element_count(
     if bytes.is_multiple_of(dtype.size()) {
         return Ok(bytes / dtype.size());
     }
-    let expected = format!("a multiple of {}, the size of {dtype}", dtype.size());
+    partial_element(call, argument, bytes, (dtype.size(), &dtype))
+}
+
+/// The error of `bytes` that are not whole elements of this size.
+#[cold]
+fn partial_element<T>(
+    call: &'static str,
+    argument: &'static str,
+    bytes: usize,
+    (size, element): (usize, &dyn Display),
+) -> Result<T> {
+    let expected = format!("a multiple of {size}, the size of {element}");
     argument_error(call, argument, format!("{bytes} bytes long"), expected)
 }
 
@@ -58,12 +71,22 @@ pub(crate) fn check_reduction(
     dtype: DataType,
     op: Reduction,
 ) -> Result<()> {
+    if is_reduction(collective, dtype, op) {
+        return Ok(());
+    }
+    reduction_error(call, dtype, op)
+}
+
+#[inline]
+fn is_reduction(collective: Collective, dtype: DataType, op: Reduction) -> bool {
+    op.is_defined_for(dtype) && (!collective.is_prefix() || op != ReduceOp::Avg.into())
+}
+
+#[cold]
+fn reduction_error(call: &'static str, dtype: DataType, op: Reduction) -> Result<()> {
     if !op.is_defined_for(dtype) {
         let (given, defined) = (format!("{op} of {dtype}"), Reduction::defined_for(dtype));
         return argument_error(call, "op", given, format!("one of {defined}"));
-    }
-    if !collective.is_prefix() || op != ReduceOp::Avg.into() {
-        return Ok(());
     }
     let expected = "another operation: each rank's result is over another number of ranks";
     argument_error(call, "op", op, expected)
@@ -73,16 +96,14 @@ impl Call<'_> {
     /// The number of elements in `bytes`, which must be whole elements.
     #[inline]
     pub(crate) fn elements(&self, argument: &'static str, bytes: usize) -> Result<usize> {
-        match self.op.map(Reduction::kind) {
-            Some(ReductionKind::User(_, size)) if self.function.is_some() => {
-                if bytes.is_multiple_of(size) {
-                    return Ok(bytes / size);
-                }
-                let expected = format!("a multiple of {size}, the size of an element");
-                argument_error(self.name(), argument, format!("{bytes} bytes long"), expected)
-            }
-            _ => element_count(self.name(), argument, bytes, self.dtype),
+        let (size, element): (_, &dyn Display) = match self.op.map(Reduction::kind) {
+            Some(ReductionKind::User(_, size)) if self.function.is_some() => (size, &"an element"),
+            _ => (self.dtype.size(), &self.dtype),
+        };
+        if bytes.is_multiple_of(size) {
+            return Ok(bytes / size);
         }
+        partial_element(self.name(), argument, bytes, (size, element))
     }
 
     /// Refuses counts for a message, which has no parts.
@@ -98,7 +119,8 @@ impl Call<'_> {
     pub(crate) fn check_op(&self, collective: Collective) -> Result<()> {
         match self.op {
             _ if !collective.reduces() || collective == Collective::Barrier => Ok(()),
-            Some(op) => check_reduction(self.name(), collective, self.dtype, op),
+            Some(op) if is_reduction(collective, self.dtype, op) => Ok(()),
+            Some(op) => reduction_error(self.name(), self.dtype, op),
             None => argument_error(self.name(), "op", "missing", "a reduction"),
         }
     }
@@ -164,6 +186,7 @@ impl Communicator {
 
     /// A call with one buffer. It is the input and the output if both are equally long; else it is
     /// the longer one of the two, and this rank's part of it is the shorter one.
+    #[inline]
     fn in_place(&mut self, call: &Call<'_>, collective: Collective, buf: &mut [u8]) -> Result<()> {
         let Layout { count, input, output } =
             self.layout(call, collective, Buffers::InPlace(buf.len()))?;
@@ -224,6 +247,7 @@ impl Communicator {
     }
 
     /// Makes a call whose arguments were checked.
+    #[inline]
     fn make(
         &mut self,
         call: &Call<'_>,
@@ -267,13 +291,18 @@ impl Communicator {
     }
 
     /// Refuses a root that is no rank.
+    #[inline]
     pub(crate) fn check_root(&self, call: &'static str, collective: Collective) -> Result<()> {
-        let Some(root) = collective.root() else { return Ok(()) };
-        if (root as usize) < self.size() {
-            return Ok(());
+        match collective.root() {
+            Some(root) if root as usize >= self.size() => root_error(call, root, self.size()),
+            _ => Ok(()),
         }
-        // A root that schedules can't number was made the largest number.
-        let given = if root == u32::MAX { format!("{root} or more") } else { root.to_string() };
-        argument_error(call, "root", given, format!("a rank below the size, {}", self.size()))
     }
+}
+
+#[cold]
+fn root_error(call: &'static str, root: u32, size: usize) -> Result<()> {
+    // A root that schedules can't number was made the largest number.
+    let given = if root == u32::MAX { format!("{root} or more") } else { root.to_string() };
+    argument_error(call, "root", given, format!("a rank below the size, {size}"))
 }

@@ -68,8 +68,9 @@ impl Communicator {
         let may_use_registered = !settings.preferences.failures.retry_safe;
         let least_registered = explained.least_registered.filter(|_| may_use_registered);
         let explained = Explanation { transports, least_registered, ..explained };
-        let limits = checked.link_limits(engine.planner.ring());
-        checked.check_algorithm(explained.algorithm, limits)?;
-        Ok(explained)
+        match checked.permits(explained.algorithm) {
+            true => Ok(explained),
+            false => Err(checked.refused(explained.algorithm, engine.planner.ring())),
+        }
     }
 }

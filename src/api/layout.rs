@@ -59,6 +59,7 @@ impl Communicator {
         }
     }
 
+    #[inline]
     fn layout_in_place(
         &self,
         call: &Call<'_>,

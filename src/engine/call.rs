@@ -1,9 +1,9 @@
 //! A collective call as the engine makes it, and which algorithms the options allow for it.
 
 use super::PROBE_SEQUENCE_BIT;
-use super::settings::Settings;
+use super::settings::{Preferences, Settings};
 use crate::element::{DataType, Reduction, ReductionKind};
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
 #[cfg(feature = "cuda")]
@@ -67,8 +67,17 @@ impl<'a> CheckedCall<'a> {
     }
 
     /// The lengths of the parts, if they differ.
+    #[inline]
     pub(crate) fn blocks(&self) -> Option<Blocks<'a>> {
         if let PlanBy::Blocks(blocks) = self.plan_by { Some(blocks) } else { None }
+    }
+
+    /// True if the call may have more stages than one: it may be made in pieces, or undone.
+    #[inline]
+    pub(super) fn has_stages(&self) -> bool {
+        let Preferences { numbers, failures, .. } = &self.settings.preferences;
+        let is_converted = self.request.dtype.is_narrow_float() || numbers.wire.is_some();
+        is_converted || self.kernel.is_some() || failures.retry_safe
     }
 
     /// True if the call is still to be made where a rank passes memory that is not registered.
@@ -77,6 +86,7 @@ impl<'a> CheckedCall<'a> {
     }
 
     /// The plan of this call.
+    #[inline]
     pub(super) fn plan<'p>(&self, planner: &'p mut Planner) -> Plan<'p> {
         match self.plan_by {
             PlanBy::Request | PlanBy::DirectOnly => planner.plan(self.request),
@@ -92,6 +102,7 @@ impl<'a> CheckedCall<'a> {
 
     /// The planner's rules for this call. `registered`: this rank's buffers are registered, so it
     /// can make the call directly if that is required.
+    #[inline]
     pub(crate) fn rules(&self, registered: bool) -> Rules {
         let required = self.required();
         Rules {
@@ -114,25 +125,29 @@ impl<'a> CheckedCall<'a> {
     }
 
     /// The facts about links that a refusal of this call mentions.
-    pub(crate) fn link_limits(&self, ring: &Ring) -> LinkLimits {
+    fn link_limits(&self, ring: &Ring) -> LinkLimits {
         let is_reached = self.required().is_none_or(|asked| asked.reaches(ring));
         LinkLimits { size: ring.size(), all_pairs_limit: ring.most_pairs(), is_reached }
     }
 
-    /// Refuses the call if the options rule out `algorithm`, which the planner has chosen.
+    /// True if the options permit `algorithm`, which the planner has chosen.
     #[inline]
-    pub(crate) fn check_algorithm(&self, algorithm: Algorithm, limits: LinkLimits) -> Result<()> {
+    pub(crate) fn permits(&self, algorithm: Algorithm) -> bool {
+        self.required().is_none_or(|asked| asked == algorithm)
+            && (!self.in_order() || algorithm.folds_left(self.request.collective))
+    }
+
+    /// The error of a call whose options rule out `algorithm`.
+    #[cold]
+    pub(crate) fn refused(&self, algorithm: Algorithm, ring: &Ring) -> Error {
+        let limits = self.link_limits(ring);
         if self.in_order() && !algorithm.folds_left(self.request.collective) {
-            return Err(self.order_error(limits));
+            return self.order_error(limits);
         }
-        match self.required() {
-            Some(asked) if asked != algorithm => Err(self.algorithm_error(asked, limits)),
-            _ => Ok(()),
-        }
+        self.algorithm_error(self.required().unwrap_or(algorithm), limits)
     }
 
     /// The error of a call that no schedule folds in the order of ranks.
-    #[cold]
     fn order_error(&self, LinkLimits { size, all_pairs_limit, .. }: LinkLimits) -> Error {
         let expected = format!(
             "off, or a call that is folded in the order of ranks: scan, exscan, and all_reduce, \
@@ -145,7 +160,6 @@ impl<'a> CheckedCall<'a> {
     }
 
     /// The error of a call that the required algorithm can't make.
-    #[cold]
     fn algorithm_error(&self, asked: Algorithm, limits: LinkLimits) -> Error {
         let LinkLimits { size, all_pairs_limit, is_reached } = limits;
         let hint = links_hint(is_reached, all_pairs_limit);
@@ -186,7 +200,7 @@ impl<'a> CheckedCall<'a> {
 
 /// The facts about links that a refusal of a call mentions.
 #[derive(Clone, Copy)]
-pub(crate) struct LinkLimits {
+struct LinkLimits {
     /// Ranks of the communicator.
     size: u32,
     /// The most ranks that have links between all pairs.

@@ -28,6 +28,7 @@ pub(crate) struct Executor<'a> {
 impl Executor<'_> {
     /// Makes the call with this number; false if the call is for registered memory alone, which a
     /// rank does not pass.
+    #[inline]
     pub(crate) fn execute(
         self,
         plan: &Plan<'_>,
@@ -35,7 +36,7 @@ impl Executor<'_> {
         sequence: u64,
         wait: &Wait<'_>,
     ) -> Result<bool, Halt> {
-        let Plan { algorithm, schedule, partition, fingerprint, .. } = *plan;
+        let Plan { algorithm, schedule, ref partition, fingerprint, .. } = *plan;
         let CheckedCall { request, buffer, .. } = *call;
         let is_direct_only = call.is_direct_only();
         let frame = Frame { len: 0, sequence, fingerprint };
@@ -63,7 +64,7 @@ impl Executor<'_> {
             ExecutedBy::TwoLevel(parts) => {
                 // This rank's part is read again when the ranks of its host gather all parts.
                 let between = (&LinkCall { streaming: false, ..call }, streaming);
-                let call = (request, &parts);
+                let call = (request, parts);
                 return registry.run_two_level(call, between, buffer, peers, wait).map(|()| true);
             }
             ExecutedBy::Links => {}

@@ -11,18 +11,24 @@ use super::call::{CheckedCall, PlanBy};
 use crate::error::{Error, Result};
 use crate::schedule::Space;
 
+/// The outcome of a stage. An [`Error`] of 88 bytes would be copied by each of them.
+pub(super) type Made<T> = std::result::Result<T, Box<Error>>;
+
 impl Engine {
     /// Makes a collective call.
     pub(crate) fn make(&mut self, call: &CheckedCall<'_>) -> Result<()> {
         let unwound = UnwoundCall { engine: self, call: call.name };
-        let done = unwound.engine.make_in_stages(call);
+        let made = match call.has_stages() {
+            true => unwound.engine.make_in_stages(call),
+            false => unwound.engine.make_at_once(call).map(drop),
+        };
         forget(unwound);
         self.scratch.end_call();
         self.undo_copy.end_call();
-        done
+        made.map_err(|error| *error)
     }
 
-    fn make_in_stages(&mut self, call: &CheckedCall<'_>) -> Result<()> {
+    fn make_in_stages(&mut self, call: &CheckedCall<'_>) -> Made<()> {
         let pieces = self.pieces(call)?.filter(|_| !call.settings.is_dry_run);
         // A direct call reduces narrow floats as f32 anyway, and rounds once.
         if pieces.is_some()
@@ -38,39 +44,49 @@ impl Engine {
             let _ = self.make_at_once(call);
             error
         })?;
-        let done = match &pieces {
+        let made = match &pieces {
             Some(pieces) => self.make_piecewise(call, pieces),
             None => self.make_at_once(call).map(drop),
         };
-        self.restore(call, saved, done.is_err());
-        done
+        self.restore(call, saved, made.is_err());
+        made
     }
 
     /// Makes a call, or a piece of one, by its plan; false if the call is for registered memory
     /// alone, and is still to be made.
-    pub(super) fn make_at_once(&mut self, call: &CheckedCall<'_>) -> Result<bool> {
-        let mut usable = self.check_usable(call.name);
-        if usable.is_ok() && !call.settings.is_dry_run {
-            usable = self.check_revoked(call);
-        }
+    pub(super) fn make_at_once(&mut self, call: &CheckedCall<'_>) -> Made<bool> {
+        let usable = self.check_callable(call);
         if call.settings.is_dry_run || usable.is_err() && !self.is_uniform(call) {
             return usable.and_then(|()| self.walk(call));
         }
         let number = self.enter(call);
         match usable.and_then(|()| self.walk(call)) {
             Ok(false) => {
-                self.rank_info.record.leave(&Ok(()));
+                self.rank_info.record.leave(None);
                 Ok(false)
             }
             made => self.finish(call, number, made.map(drop)).map(|()| true),
         }
     }
 
+    #[inline]
+    fn check_callable(&mut self, call: &CheckedCall<'_>) -> Made<()> {
+        if self.broken.get().is_some() {
+            self.check_usable(call.name)?;
+        }
+        if self.is_uniform(call) && !call.settings.is_dry_run {
+            self.check_revoked(call)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
     pub(super) fn is_uniform(&self, call: &CheckedCall<'_>) -> bool {
         call.settings.preferences.failures.uniform && self.rank_info.size() > 1
     }
 
     /// Records the start of a call, and gives the number that it will have.
+    #[inline]
     fn enter(&self, call: &CheckedCall<'_>) -> u64 {
         let (number, bytes) = (self.sequence + 1, call.buffer.len(Space::Output));
         let name = (call.name, call.blocks().is_some());
@@ -79,9 +95,10 @@ impl Engine {
     }
 
     /// Makes the outcome of a call the same at all ranks, if it has to be, and records it.
-    fn finish(&mut self, call: &CheckedCall<'_>, number: u64, made: Result<()>) -> Result<()> {
+    #[inline]
+    fn finish(&mut self, call: &CheckedCall<'_>, number: u64, made: Made<()>) -> Made<()> {
         let done = if self.is_uniform(call) {
-            self.make_uniform(call, (number, made))
+            self.make_uniform(call, (number, made.map_err(|error| *error))).map_err(Box::new)
         } else {
             if made.is_ok() {
                 self.all_or_none.last_ok = number;
@@ -91,7 +108,7 @@ impl Engine {
         if done.is_ok() {
             self.stalled_message = None;
         }
-        self.rank_info.record.leave(&done);
+        self.rank_info.record.leave(done.as_ref().err().map(Box::as_ref));
         done
     }
 }

@@ -80,7 +80,7 @@ impl Engine {
             }
             _ => None,
         };
-        self.rank_info.record.leave(&done);
+        self.rank_info.record.leave(done.as_ref().err());
         done
     }
 

@@ -70,11 +70,9 @@ impl Engine {
     }
 
     /// An error if an agreement has revoked this communicator, or has ended without this rank. What
-    /// each rank brings to a settlement is fixed since then, so no later call can end alike.
+    /// each rank brings to a settlement is fixed since then, so no later uniform call can end
+    /// alike.
     pub(super) fn check_revoked(&mut self, call: &CheckedCall<'_>) -> Result<()> {
-        if !self.is_uniform(call) {
-            return Ok(());
-        }
         let Some(driver) = &self.all_or_none.driver else { return Ok(()) };
         let me = self.rank_info.rank;
         let cause = driver.revoked();
@@ -105,7 +103,8 @@ impl Engine {
         let (mut token, is_internal) = ([0], true);
         let buffer = &Buffer::in_place(&mut token);
         let barrier = CheckedCall::of(&request, buffer, settings);
-        self.walk(&CheckedCall { name, is_internal, ..barrier }).map(drop)
+        let made = self.walk(&CheckedCall { name, is_internal, ..barrier });
+        made.map(drop).map_err(|error| *error)
     }
 
     /// Agrees with all survivors whether the result of a call is everywhere.

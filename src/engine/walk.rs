@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use super::Engine;
 use super::call::CheckedCall;
 use super::executor::{Executor, fold_alone};
+use super::make::Made;
 use crate::error::Result;
 use crate::exec::{Halt, Stop, Wait};
 use crate::memory::OwnBuffers;
@@ -56,7 +57,7 @@ impl Engine {
 
     /// Plans a call and makes it; a dry run ends before it is numbered. False if the call is for
     /// registered memory alone, and is still to be made.
-    pub(super) fn walk(&mut self, call: &CheckedCall<'_>) -> Result<bool> {
+    pub(super) fn walk(&mut self, call: &CheckedCall<'_>) -> Made<bool> {
         let CheckedCall { name, request, buffer, settings, .. } = *call;
         let is_alone = self.rank_info.size() == 1;
         let is_marked = !is_alone && !settings.is_dry_run;
@@ -66,13 +67,12 @@ impl Engine {
         let registered = self.registered_memory(call);
         let kernel = self.last_kernel.of(call, self.rank_info.size())?;
         self.planner.set_rules(call.rules(registered.is_some()));
-        let limits = call.link_limits(self.planner.ring());
         let plan = call.plan(&mut self.planner);
-        if !is_alone {
-            call.check_algorithm(plan.algorithm, limits).inspect_err(|_| {
-                // Clear the mark: a refused call was never entered.
-                self.peers.local_detector().enter(self.sequence, 0);
-            })?;
+        if !is_alone && !call.permits(plan.algorithm) {
+            let algorithm = plan.algorithm;
+            // Clear the mark: a refused call was never entered.
+            self.peers.local_detector().enter(self.sequence, 0);
+            return Err(Box::new(call.refused(algorithm, self.planner.ring())));
         }
         let is_aborted = self.abort.load(Ordering::Relaxed);
         if is_marked {
@@ -96,7 +96,7 @@ impl Engine {
         });
         if is_aborted {
             let halt = Halt { stop: Stop::Aborted, step: 0, peer: self.rank_info.rank };
-            return Err(self.fail(settings, name, halt));
+            return Err(Box::new(self.fail(settings, name, halt)));
         }
         if is_alone && request.folds() {
             // A single rank's result is the reduction of its one contribution.
@@ -119,6 +119,7 @@ impl Engine {
             Ok(false) => self.sequence -= 1,
             _ => {}
         }
-        done.map_err(|halt| self.fail_with_count(settings, (name, Some(request.count)), halt))
+        let count = Some(request.count);
+        done.map_err(|halt| Box::new(self.fail_with_count(settings, (name, count), halt)))
     }
 }

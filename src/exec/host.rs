@@ -19,7 +19,7 @@ pub struct LinkCall<'a> {
     /// The steps of this rank.
     pub schedule: &'a Schedule,
     /// How the buffers are cut into chunks and slices.
-    pub partition: Partition<'a>,
+    pub partition: &'a Partition<'a>,
     /// The frame of every slot of this call; only the length differs from slot to slot.
     pub frame: Frame,
     /// The reduction.
@@ -77,12 +77,13 @@ pub(super) fn walk_step(
     let dst = if step.dst == step.src { src.start } else { start(call, round, step.dst) };
     let frame = if call.partition.is_uneven() { call.chunk_frame(step) } else { call.frame };
     for part in call.partition.slices(round, src.len()) {
-        let (src, dst, len) = (src.start + part.start, dst + part.start, part.len());
-        let mut slice = Slice::new(call, Operands { step, buffer, src, dst, len }, peers, frame);
+        let (len, from) = (part.len(), part.start);
+        let operands = Operands { step, buffer, src: src.start + from, dst: dst + from, len };
+        let mut slice = Slice::new(call, operands, peers, frame);
         slice.walk(wait).map_err(|(stop, peer)| Halt { stop, step: number, peer })?;
     }
     if step.op.sends() {
-        wait.record_sent(call.partition.piece(round, step.src).len());
+        wait.record_sent(src.len());
     }
     Ok(())
 }
@@ -232,18 +233,18 @@ impl<'a, 'b> Slice<'a, 'b> {
 
     /// Sends this rank's data: the step's source, or the destination that it has just stored to.
     fn send(&mut self, to: usize, frame: &Frame) -> Result<(), Fault> {
-        let (kernel, operands) = (self.call.kernel, self.operands);
+        let Self { call: LinkCall { kernel, .. }, ref operands, .. } = *self;
         let send = operands.step.op == Op::Send;
         let contributes = send && operands.reads_input() && kernel.changes_contribution();
         let data = if send { Operands::source } else { Operands::dest_data };
         let tx = self.peers.links.tx(to)?;
         if self.sends_in_place && !contributes {
-            let payload = data(&operands, &(0..operands.len));
+            let payload = data(operands, &(0..operands.len));
             return tx.send_from(frame, payload);
         }
         let (mut slot, mut done) = (tx.reserve(operands.len)?, 0);
         while let Some(part) = operands.next_part(&mut done) {
-            let (mine, out) = (data(&operands, &part), slot.part(part));
+            let (mine, out) = (data(operands, &part), slot.part(part));
             if contributes {
                 kernel.contribute(out, None, mine);
             } else {

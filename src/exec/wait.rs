@@ -163,10 +163,15 @@ impl<'a> Wait<'a> {
         Ok(())
     }
 
+    #[inline]
     pub(super) fn until(&self, peers: &mut Peers, event: Event<'_>) -> Result<(), Stop> {
-        if event.try_complete(peers)? {
-            return Ok(());
-        }
+        if event.try_complete(peers)? { Ok(()) } else { self.until_later(peers, event) }
+    }
+
+    /// Waits for an event that has not happened yet. A call of its own: where the event is there
+    /// already, the memory and registers of this loop would be set up in vain.
+    #[inline(never)]
+    fn until_later(&self, peers: &mut Peers, event: Event<'_>) -> Result<(), Stop> {
         let is_syscall_backed = event.end().is_syscall_backed(peers)?;
         let mut round = 0;
         let backoff = self.backoff.begin(is_syscall_backed);
@@ -251,6 +256,7 @@ impl<'a> Wait<'a> {
 
 impl Event<'_> {
     /// Looks for the event and completes it if it is there. Never blocks.
+    #[inline]
     fn try_complete(self, peers: &mut Peers) -> Result<bool, Fault> {
         match self {
             Event::Filled(peer, frame) => peers.links.rx(peer)?.ready(frame),

@@ -96,6 +96,10 @@ impl<'a> Dst<'a> {
     /// If the lengths differ: a bug of the caller.
     pub fn fill(self, source: Src<'_>) {
         assert_eq!(self.len, source.len, "lengths differ");
+        if self.len <= LONGEST_MOVE {
+            // SAFETY: as below.
+            return unsafe { self.ptr.copy_from(source.ptr, self.len) };
+        }
         for at in (0..self.len).step_by(LONGEST_MOVE) {
             let (to, from) = (self.ptr.wrapping_add(at), source.ptr.wrapping_add(at));
             // SAFETY: both views vouch for `len` bytes; they may be the same.

@@ -19,25 +19,25 @@ pub struct Plan<'a> {
     pub fingerprint: u64,
     /// The parts of the ranks of a host, if the call is two-level: schedule and partition are then
     /// of this rank's part, between hosts.
-    pub parts: Option<Parts>,
+    pub parts: Option<&'a Parts>,
 }
 
 /// The executor that makes a call.
 #[derive(Clone, Copy, Debug)]
-pub enum ExecutedBy {
+pub enum ExecutedBy<'a> {
     /// A walk over links.
     Links,
     /// The region of the host that all ranks share, or links where a call does not fit it.
     HostRegion,
     /// The region of each host, and links between hosts.
-    TwoLevel(Parts),
+    TwoLevel(&'a Parts),
 }
 
-impl Plan<'_> {
+impl<'a> Plan<'a> {
     /// The executor of this plan.
     #[inline]
     #[must_use]
-    pub fn executed_by(&self) -> ExecutedBy {
+    pub fn executed_by(&self) -> ExecutedBy<'a> {
         match self.parts {
             Some(parts) => ExecutedBy::TwoLevel(parts),
             None if self.algorithm.is_in_shared_memory() => ExecutedBy::HostRegion,
@@ -79,6 +79,7 @@ struct CachedPlan {
 }
 
 impl CachedPlan {
+    #[inline]
     fn is_for(&self, request: &Request, rules: Rules) -> bool {
         self.request == *request && self.rules == rules
     }
@@ -243,6 +244,7 @@ impl Planner {
     }
 
     /// The plan for a call.
+    #[inline]
     pub fn plan(&mut self, request: &Request) -> Plan<'_> {
         if !self.calls.get(self.last).is_some_and(|plan| plan.is_for(request, self.rules)) {
             self.last = self.cache_plan(request);
@@ -250,7 +252,7 @@ impl Planner {
         let last = &self.calls[self.last];
         let (_, algorithm, schedule) = &self.schedules[last.schedule];
         let partition = last.partition.with_scratch(&schedule.scratch);
-        let CachedPlan { fingerprint, parts, .. } = *last;
+        let (fingerprint, parts) = (last.fingerprint, last.parts.as_ref());
         Plan { algorithm: *algorithm, schedule, partition, fingerprint, parts }
     }
 

@@ -106,7 +106,7 @@ mod tests {
 
     fn call(writer: &RecordWriter, number: u64) {
         writer.enter(("send", false), None, number, 8);
-        writer.leave(&Ok(()));
+        writer.leave(None);
     }
 
     /// The name that the last call shows.

@@ -304,7 +304,7 @@ mod tests {
             [7, 8, 9].map(|key| recorder.communicator(key, 0, Arc::default(), Arc::default()));
         let call = |writer: &RecordWriter, number| {
             begin(writer, number);
-            writer.leave(&Ok(()));
+            writer.leave(None);
         };
         (1..=9).for_each(|number| call(&first, number));
         begin(&second, 1);

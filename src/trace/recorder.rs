@@ -319,27 +319,28 @@ impl RecordWriter {
 
     /// Records that the current operation has ended, and how.
     #[inline]
-    pub(crate) fn leave(&self, done: &Result<()>) {
+    pub(crate) fn leave(&self, error: Option<&Error>) {
         let entry = self.entry();
         let bytes = entry.bytes.load(Ordering::Relaxed);
         let what = OperationCode::from_word(entry.what.load(Ordering::Relaxed));
         // A small call ends about when it began; to read the clock again would show in its time.
-        if bytes >= PRECISE_BYTES as u64 || done.is_err() || self.status.recorder.trace.is_some() {
+        if bytes >= PRECISE_BYTES as u64 || error.is_some() || self.status.recorder.trace.is_some()
+        {
             entry.end.store(self.time(bytes as usize), Ordering::Relaxed);
         }
         let position = Position(entry.position.load(Ordering::Relaxed));
-        let state = if done.is_ok() { DONE } else { FAILED };
+        let state = if error.is_none() { DONE } else { FAILED };
         entry.position.store(position.ended(state).0, Ordering::Release);
-        match done {
-            Ok(()) => self.status.state.metrics().done(what.kind(), bytes),
-            Err(error) => self.failed(what, error),
+        match error {
+            None => self.status.state.metrics().done(what.kind(), bytes),
+            Some(error) => self.failed(what, error),
         }
         if let Some(trace) = &self.status.recorder.trace {
             let key = self.at.map_or(0, |at| {
                 self.status.recorder.memory.communicator(at).key.load(Ordering::Relaxed)
             });
             let name = self.status.name.get();
-            trace.call(self.at, (key, name.as_deref()), entry, done.is_err());
+            trace.call(self.at, (key, name.as_deref()), entry, error.is_some());
         }
     }
 

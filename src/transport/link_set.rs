@@ -25,6 +25,7 @@ pub struct LinkSet {
 
 /// The fault of a plan that names a link which was not made for it: the call fails, not the
 /// process.
+#[cold]
 fn missing() -> Fault {
     Fault::Lost("there is no link to it".into())
 }
@@ -94,6 +95,7 @@ impl LinkSet {
     ///
     /// # Errors
     /// If there is none.
+    #[inline]
     pub fn rx(&mut self, peer: usize) -> Result<&mut dyn Rx, Fault> {
         match self.rx.get_mut(peer) {
             Some(Some(link)) => Ok(link.as_mut()),
@@ -105,6 +107,7 @@ impl LinkSet {
     ///
     /// # Errors
     /// If there is none.
+    #[inline]
     pub fn tx(&mut self, peer: usize) -> Result<&mut dyn Tx, Fault> {
         match self.tx.get_mut(peer) {
             Some(Some(link)) => Ok(link.as_mut()),

@@ -146,7 +146,7 @@ impl World<'_> {
         let partition = self.partition.with_scratch(&self.schedules[rank].scratch);
         let call = LinkCall {
             schedule: &self.schedules[rank],
-            partition,
+            partition: &partition,
             frame: Frame { len: 0, sequence: 1, fingerprint: 2 },
             kernel: &Kernel::select(DataType::U32, ReduceOp::Sum, self.size()).unwrap(),
             streaming: false,
