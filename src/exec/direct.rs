@@ -270,8 +270,10 @@ impl<'a> Walk<'a> {
         let RegionCall { me, size, kernel, is_last, .. } = *self.call;
         let output = self.registered.filter(|_| for_all);
         for range in self.contiguous_parts(range) {
-            let of_rank = |rank: usize| self.source(rank.min(size - 1), range.clone());
-            let sources: [Src<'_>; MAX] = std::array::from_fn(of_rank);
+            let mut sources = [self.source(0, range.clone()); MAX];
+            for (rank, source) in sources[..size].iter_mut().enumerate().skip(1) {
+                *source = self.source(rank, range.clone());
+            }
             let sources = &sources[..size];
             let Some(output) = output else {
                 kernel.fold(is_last, &mut [self.result(range.clone())], sources);

@@ -294,11 +294,10 @@ impl Walk<'_> {
                 run
             };
             let range = from..from + run;
-            let of_rank = |rank: usize| match rank.min(size - 1) {
-                rank if rank == me => self.buffer.src(Space::Input, shift(&range, input)),
-                rank => self.region.slot(rank, block, len, shift(&range, slot)),
-            };
-            let sources: [Src<'_>; MAX] = std::array::from_fn(of_rank);
+            let mut sources = [self.buffer.src(Space::Input, shift(&range, input)); MAX];
+            for rank in (0..size).filter(|&rank| rank != me) {
+                sources[rank] = self.region.slot(rank, block, len, shift(&range, slot));
+            }
             let own = || {
                 let out = self.buffer.dst(Space::Output, shift(&range, output));
                 out.streaming(self.streaming)
