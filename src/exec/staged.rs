@@ -9,7 +9,7 @@ use super::region_wait::RegionWait;
 use super::wait::{Halt, Wait};
 use crate::health::Peers;
 use crate::kernel::copy;
-use crate::memory::{Buffer, HostRegion, Src};
+use crate::memory::{Buffer, HostRegion};
 use crate::schedule::{Collective, Phase, Space, StageShape, StagedCall};
 
 /// The parts of a block begin at multiples of a cache line.

@@ -79,16 +79,14 @@ impl Planner {
     /// True if others make the call as fast or faster where all ranks share the region of a host,
     /// so that the algorithm is made only on request. Trials of fewer algorithms tell more of each.
     ///
-    /// - An all_reduce over links: measured among 2, 4 and 8 ranks on two CPUs, from 8 bytes to 4
-    ///   MiB, the best of the others took 1.1 times as long at most.
+    /// - Over links: measured among 2, 4 and 8 ranks on two CPUs, near each other and far apart,
+    ///   from 64 bytes to 16 MiB, the best of the others took 1.12 times as long at most.
     /// - A single copy by the kernel: 256 KiB between two ranks took twice as long as over stages,
     ///   16 MiB 0.9 to 1.1 times as long; but on AMD's CPUs four times as long where the output
     ///   begins 1 to 31 bytes after the input, modulo 4 KiB. Trials can't know where the user's
     ///   buffers begin.
     /// - Among many ranks, all that go over links: nothing is measured there.
     fn passes_over(&self, algorithm: Algorithm, request: &Request) -> bool {
-        use Algorithm::{AllPairs, Binomial, DoubleTree, HalvingDoubling, TwoRings, TwoShot};
-        let over_links = [AllPairs, Binomial, DoubleTree, HalvingDoubling, TwoRings, TwoShot];
         let size = self.ring.size();
         // Staged has a hand-over more than direct, which folds all contributions at every rank.
         let is_short = request.longest(size) * size as usize <= SHORTEST_STAGED;
@@ -99,7 +97,7 @@ impl Planner {
             Algorithm::Staged => is_all_reduce && is_short,
             _ if !self.has_measurements() => self.region_makes(request),
             _ if is_all_reduce && is_short && size > MOST_RANKS_OVER_LINKS => true,
-            _ => is_all_reduce && over_links.contains(&algorithm),
+            _ => seldom_best(request.collective).contains(&algorithm),
         };
         passes_over && self.shares_host && self.rules.forced != Some(algorithm)
     }
@@ -167,6 +165,22 @@ impl Planner {
             }
         }
         best.map_or(Algorithm::Ring, |best| best.algorithm)
+    }
+}
+
+/// The algorithms over links that [`Planner::passes_over`] among ranks of one host.
+const fn seldom_best(collective: Collective) -> &'static [Algorithm] {
+    use Algorithm::{AllPairs, Binomial, Bruck, DoubleTree, HalvingDoubling, TwoRings, TwoShot};
+    match collective {
+        Collective::AllReduce => {
+            &[AllPairs, Binomial, DoubleTree, HalvingDoubling, TwoRings, TwoShot]
+        }
+        Collective::AllGather | Collective::ReduceScatter => {
+            &[AllPairs, Bruck, HalvingDoubling, TwoRings]
+        }
+        Collective::Broadcast { .. } => &[AllPairs, DoubleTree],
+        Collective::Reduce { .. } => &[DoubleTree, TwoShot],
+        _ => &[],
     }
 }
 
