@@ -82,18 +82,17 @@ fn hand_over_edges(
     waits.until_slot_is_free()?;
     let first = waits.first;
     let staged_len = call.bytes - window.len();
-    let space = read_space(call.collective);
-    for edge in [0..window.start, window.end..call.bytes] {
-        let edge = if call.collective == Collective::AllGather {
-            overlap(&edge, &call.part(call.me))
-        } else {
-            edge
-        };
-        for part in buffer.pieces([space], edge) {
-            let staged = staged(window, &part);
-            copy(waits.region.my_slot(first, staged_len, staged), None, buffer.src(space, part));
+    let (region, space) = (waits.region, read_space(call.collective));
+    let edges = [0..window.start, window.end..call.bytes].map(|edge| match call.collective {
+        Collective::AllGather => overlap(&edge, &call.part(call.me)),
+        _ => edge,
+    });
+    region.fill_slot(edges.iter().map(Range::len).sum(), |streams_in| {
+        for part in edges.into_iter().flat_map(|edge| buffer.pieces([space], edge)) {
+            let slot = region.my_slot(first, staged_len, staged(window, &part));
+            copy(slot.streaming(streams_in), None, buffer.src(space, part));
         }
-    }
+    });
     waits.region.publish_block(first, call.call_id);
     waits.record(Phase::CopyIn);
     waits.until_all_begin()

@@ -2,7 +2,9 @@
 //! folder too, one file for each format, CPU model, number of CPUs, numbers of ranks on hosts, set
 //! of transports and network.
 //! The first three starts measure, and the one in the middle counts from then on: one that met a
-//! busy machine is outvoted. A week after the last measurement one more start measures, in place of
+//! busy machine is outvoted. Where each rank has a CPU, those count whose barriers took about as
+//! long as one does now: the ranks of one start are on CPUs near each other, those of another far
+//! apart. A week after the last measurement one more start measures, in place of
 //! the first of the three: networks change.
 //! Law: a file that is incomplete, of another version or not ours is ignored with a warning.
 
@@ -33,6 +35,8 @@ const FORMAT_LINE: &str = "ringreduce speeds 10";
 const MAX_FILE_BYTES: u64 = 256 << 10;
 /// The starts that measure.
 const STARTS: usize = 3;
+/// Barriers are alike up to this ratio: between near CPUs one takes 0.23 us, between far ones 0.37.
+const ALIKE: f64 = 1.25;
 /// How long measurements count before one more start measures.
 const MEASURED_AGAIN_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The least time of a byte or of its reduction that is told from none.
@@ -80,21 +84,33 @@ pub(super) struct SpeedCache {
     key: Key,
     /// Rank 0 tells of a file that is no use; others may read the same one.
     tells: bool,
+    /// The number of ranks.
+    ranks: usize,
 }
 
 impl SpeedCache {
     pub(super) fn of(rank_info: &RankInfo) -> Self {
         let key = key(&rank_info.peers, &rank_info.transports, &rank_info.speeds);
-        Self { key, tells: rank_info.rank == 0 }
+        Self { key, tells: rank_info.rank == 0, ranks: rank_info.size() }
     }
 
-    /// The measurements that count; none as long as starts are to measure.
-    pub(super) fn load(&self) -> Option<Measurements> {
+    /// The measurements of the starts that count; none as long as starts are to measure.
+    pub(super) fn load(&self) -> Vec<Measurements> {
         if let Some(known) = remembered().get(&self.key) {
-            return Some(*known);
+            return vec![*known];
         }
         let stored = self.stored(self.tells);
-        (stored.len() >= STARTS && !self.is_old()).then(|| agreed(&stored))
+        if stored.len() >= STARTS && !self.is_old() { stored } else { Vec::new() }
+    }
+
+    /// The measurements that count of these starts, where a barrier takes so many seconds, if that
+    /// is known.
+    pub(super) fn agreed(
+        &self,
+        starts: Vec<Measurements>,
+        barrier: Option<f64>,
+    ) -> Option<Measurements> {
+        (!starts.is_empty()).then(|| agreed(&alike(starts, barrier, self.ranks)))
     }
 
     /// True if the last measurement was long ago and another one can be stored: a folder that
@@ -198,6 +214,18 @@ fn network(address: IpAddr) -> String {
 
 fn remembered() -> MutexGuard<'static, BTreeMap<Key, Measurements>> {
     REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Those of the starts whose barriers among so many ranks took about as long as one does now.
+fn alike(mut all: Vec<Measurements>, barrier: Option<f64>, ranks: usize) -> Vec<Measurements> {
+    let Some(now) = barrier else { return all };
+    let steps = if ranks == 2 { 2 } else { 2 * ranks - 1 };
+    // The closed form of a barrier by messages between all pairs.
+    let barrier = |one: &Measurements| one.speeds[0][0] + steps as f64 * one.speeds[0][1];
+    let ratio = |one: &Measurements| (barrier(one) / now.max(LEAST_SECONDS)).ln().abs();
+    let least = all.iter().map(ratio).fold(f64::INFINITY, f64::min);
+    all.retain(|one| ratio(one) <= least + ALIKE.ln());
+    all
 }
 
 /// The measurements that count after these starts: those of the start in the middle by its times,

@@ -3,6 +3,7 @@
 
 mod cable;
 pub(crate) mod cache;
+mod group;
 mod measure;
 mod probe;
 mod trial;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::cache::{Measurements, SpeedCache};
+use super::group::ProbeGroup;
 use crate::element::{DataType, ReduceOp};
 use crate::engine::settings::Settings;
 use crate::engine::{CheckedCall, Engine, Executor, PROBE_SEQUENCE_BIT, RankInfo};
@@ -57,7 +58,9 @@ impl Engine {
         let mut prober =
             Prober { engine: self, rank_info, settings, calls: 0, began, has_told, has_opened };
         let cache = SpeedCache::of(rank_info);
-        let cached = cache.load();
+        let starts = cache.load();
+        let barrier = prober.barrier_now(starts.len() > 1)?;
+        let cached = cache.agreed(starts, barrier);
         let is_shared = prober.all_have(cached.as_ref())?;
         if let Some(figures) = if is_shared { cached } else { prober.share(cached, 0)? } {
             cache.remember(figures);
@@ -77,20 +80,6 @@ impl Engine {
         self.planner.set_tuning(stored.tuning);
         Ok(())
     }
-}
-
-/// The ranks that make timed calls together.
-pub(super) struct ProbeGroup {
-    /// In the order of their ring.
-    ranks: Vec<u32>,
-    /// The number of the ring's links that are of the measured kind (within a host, or between
-    /// hosts), and the latency of links of the other kind in seconds.
-    links_of_kind: f64,
-    other_latency: f64,
-    /// True if there are links between all pairs.
-    has_all_pairs: bool,
-    /// True if the group has all ranks of the communicator.
-    is_world: bool,
 }
 
 /// The time of a measured call.
@@ -151,21 +140,43 @@ impl Prober<'_> {
         Ok(is_known.then_some(shared))
     }
 
+    /// The time of a barrier now, by messages between all pairs, where each rank of one host has a
+    /// CPU: whether these are near each other or far apart differs from start to start. None
+    /// elsewhere: a rank that shares a CPU waits for that. None too where a rank has no choice
+    /// among several starts. All ranks get the longest time.
+    fn barrier_now(&mut self, has_choice: bool) -> Result<Option<f64>, Halt> {
+        let Engine { planner, backoff, .. } = &*self.engine;
+        let size = planner.ring().size();
+        let has_cpus = planner.shares_host() && backoff.cpus() >= size as usize;
+        let can = has_choice && has_cpus && Algorithm::AllPairs.reaches(planner.ring());
+        let mut longest = [f64::from(u8::from(!can))];
+        self.reduce(&mut longest, ReduceOp::Max)?;
+        if longest[0] > 0.0 {
+            return Ok(None);
+        }
+        longest[0] = self.barrier(&self.world(), Algorithm::AllPairs)?;
+        self.reduce(&mut longest, ReduceOp::Max)?;
+        Ok(Some(longest[0]))
+    }
+
+    /// All ranks of the communicator.
+    fn world(&self) -> ProbeGroup {
+        let ring = self.engine.planner.ring();
+        ProbeGroup::of((0..ring.size()).collect(), Algorithm::AllPairs.reaches(ring), true)
+    }
+
     /// Measures the links. If there are several hosts, the ranks of each host first make calls
     /// among themselves; the figures of the first host with several ranks count for all.
     fn measure(&mut self) -> Result<Measurements, Halt> {
         let ring = self.engine.planner.ring();
-        let (size, crossings, me) = (ring.size(), ring.crossings(), self.rank_info.rank as u32);
+        let (crossings, me) = (ring.crossings(), self.rank_info.rank as u32);
         let has_all_pairs = Algorithm::AllPairs.reaches(ring);
         let several = |host: &&[u32]| crossings > 0 && host.len() > 1;
         let first = ring.hosts().find(several).map(|host| host[0]);
         let own = ring.hosts().find(|host| host.contains(&me)).filter(several).map(<[u32]>::to_vec);
-        let group_of = |ranks: Vec<u32>, is_world| {
-            let (links_of_kind, other_latency) = (ranks.len() as f64, 0.0);
-            ProbeGroup { ranks, links_of_kind, other_latency, has_all_pairs, is_world }
-        };
-        let mut world = group_of((0..size).collect(), true);
-        let mut near = own.map(|host| self.link_speeds(&group_of(host, false))).transpose()?;
+        let mut world = self.world();
+        let own = own.map(|host| ProbeGroup::of(host, has_all_pairs, false));
+        let mut near = own.map(|host| self.link_speeds(&host)).transpose()?;
         if let Some(first) = first {
             // Ranks that made no calls within a host number the next calls as the others do.
             self.calls = FIRST_WORLD_CALL;
@@ -367,20 +378,6 @@ impl Prober<'_> {
         let wait = Wait::new(&engine.backoff, self.settings.timeout, &engine.abort);
         let wait = wait.with_recorder(&self.rank_info.record);
         executor.execute(&plan, &call, PROBE_SEQUENCE_BIT | self.calls, &wait).map(drop)
-    }
-}
-
-impl ProbeGroup {
-    /// A rank's steps of a call among this group's ranks alone.
-    fn schedule(&self, request: &Request, algorithm: Algorithm, rank: usize) -> Option<Schedule> {
-        let at = self.ranks.iter().position(|&one| one as usize == rank)?;
-        let ring = Ring::natural(self.ranks.len() as u32);
-        let mut schedule = algorithm.schedule(request.collective, &ring, at as u32)?;
-        for step in &mut schedule.steps {
-            step.from = self.ranks[step.from as usize];
-            step.to = self.ranks[step.to as usize];
-        }
-        Some(schedule)
     }
 }
 

@@ -9,7 +9,7 @@ use nix::sched::{CloneFlags, unshare};
 
 use super::{
     FORMAT_LINE, Key, MEASURED_AGAIN_AFTER, Measurements, Peer, STARTS, SpeedCache, SpeedsAreIn,
-    agreed, key, network, parse, text,
+    agreed, alike, key, network, parse, text,
 };
 
 fn measured(speeds: [[f64; 4]; 2]) -> Measurements {
@@ -48,7 +48,7 @@ fn of_latency(latency: f64) -> Measurements {
 fn old_cache(folder: &Path, starts: &[Measurements; STARTS]) -> SpeedCache {
     let file = folder.join("speeds");
     std::fs::write(&file, text(starts, "4 ranks")).unwrap();
-    let cache = SpeedCache { key: (Some(file.clone()), "4 ranks".into()), tells: true };
+    let cache = SpeedCache { key: (Some(file.clone()), "4 ranks".into()), tells: true, ranks: 4 };
     assert!(!cache.is_old());
     let long_ago = SystemTime::now() - 2 * MEASURED_AGAIN_AFTER;
     std::fs::File::options().write(true).open(file).unwrap().set_modified(long_ago).unwrap();
@@ -61,7 +61,7 @@ fn old_measurements_are_renewed_one_start_at_a_time() {
     let [first, second, third, fourth] = [1e-6, 2e-6, 3e-6, 5e-6].map(of_latency);
     let cache = old_cache(folder.path(), &[first, second, third]);
     assert!(cache.is_old());
-    assert_eq!(cache.load(), None);
+    assert_eq!(cache.load(), []);
     assert_eq!(cache.store(fourth), third);
     assert_eq!(cache.stored(true), [second, third, fourth]);
     assert!(!cache.is_old());
@@ -71,7 +71,7 @@ fn old_measurements_are_renewed_one_start_at_a_time() {
 fn the_first_starts_are_kept_in_their_order() {
     let folder = tempfile::tempdir().unwrap();
     let key: Key = (Some(folder.path().join("a/speeds")), "4 ranks".to_owned());
-    let cache = SpeedCache { key, tells: true };
+    let cache = SpeedCache { key, tells: true, ranks: 4 };
     let starts = [1e-6, 2e-6, 3e-6].map(of_latency);
     for (known, &start) in starts.iter().enumerate() {
         assert_eq!(cache.stored(true), starts[..known]);
@@ -103,9 +103,9 @@ fn old_measurements_count_on_where_no_others_can_be_stored() {
     let folder = tempfile::tempdir().unwrap();
     let starts = [1e-6, 2e-6, 3e-6].map(of_latency);
     let cache = old_cache(folder.path(), &starts);
-    assert_eq!(cache.load(), None);
+    assert_eq!(cache.load(), []);
     let test = || match make_read_only(folder.path().to_str().unwrap()) {
-        Ok(()) => assert_eq!(cache.load(), Some(starts[1])),
+        Ok(()) => assert_eq!(cache.agreed(cache.load(), None), Some(starts[1])),
         Err(why) => {
             let test =
                 "tuner::cache::tests::old_measurements_count_on_where_no_others_can_be_stored";
@@ -161,4 +161,19 @@ fn the_start_in_the_middle_counts_whole() {
         assert_eq!(agreed(&all), quiet);
     }
     assert_eq!([agreed(&[busy]), agreed(&[busy, quiet])], [busy, quiet]);
+}
+
+#[test]
+fn starts_count_whose_barriers_took_as_long_as_one_does_now() {
+    // Of two ranks: a latency and two steps each.
+    let [near, far, busy] = [[3e-8, 1e-7], [1.4e-7, 1.1e-7], [4e-6, 4e-7]]
+        .map(|[latency, step]| measured([[latency, step, 1e-10, 0.0]; 2]));
+    let all = || vec![busy, far, near];
+    for (now, expected) in
+        [(2.2e-7, vec![near]), (3.9e-7, vec![far]), (1e-3, vec![busy]), (0.0, vec![near])]
+    {
+        assert_eq!(alike(all(), Some(now), 2), expected, "{now}");
+    }
+    assert_eq!(alike(all(), None, 2), all());
+    assert_eq!(alike(vec![near; 3], Some(9e-7), 2), [near; 3]);
 }
