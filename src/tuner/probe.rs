@@ -15,7 +15,7 @@ use crate::error::{Result, warn};
 use crate::exec::{Halt, Wait};
 use crate::memory::Buffer;
 use crate::plan::{Request, Rules, Source, Speeds, digest, mix};
-use crate::schedule::{Algorithm, Collective, Ring, Schedule};
+use crate::schedule::{Algorithm, Collective};
 
 /// The most bytes of a rank's part in the larger calls, and of all parts: every rank has memory for
 /// all.
