@@ -218,7 +218,7 @@ impl<'a> Partition<'a> {
     #[inline]
     #[must_use]
     pub fn piece(&self, round: usize, place: Place) -> Range<usize> {
-        let piece = self.of_round(round, self.chunk(place));
+        let piece = self.piece_of(round, self.chunk(place));
         if place.space == Space::Scratch {
             let at = self.piece * place.chunk as usize;
             return at..at + piece.len();
@@ -228,7 +228,7 @@ impl<'a> Partition<'a> {
 
     /// The bytes of a chunk that `round` handles.
     #[inline]
-    fn of_round(&self, round: usize, chunk: Range<usize>) -> Range<usize> {
+    fn piece_of(&self, round: usize, chunk: Range<usize>) -> Range<usize> {
         let from = (chunk.start + self.piece * round).min(chunk.end);
         from..(from + self.piece).min(chunk.end)
     }

@@ -19,6 +19,7 @@ use crate::transport::{Fault, MismatchField};
 
 impl Engine {
     /// An error, if an earlier call failed.
+    #[inline]
     pub(crate) fn check_usable(&self, call: &'static str) -> Result<()> {
         let Some(first) = self.broken.get() else { return Ok(()) };
         Err(broken_before(call, first))

@@ -1,6 +1,7 @@
 //! A collective call from its value to its result, stage by stage. Each stage is a function of the
 //! engine: `pieces` (conversion), `save` and `restore` (undo_copy), `make_piecewise`, and for each
-//! piece or for the whole `walk`, between `enter` and `finish`.
+//! piece or for the whole `walk`, between `enter` and `finish`. Most calls have the last ones alone
+//! (`has_stages`).
 //! Law: a call goes down once; no stage makes the same call by an earlier stage. (The barrier of a
 //! uniform call is a call of its own, and a call in pieces is tried directly before.)
 
@@ -11,8 +12,8 @@ use super::call::{CheckedCall, PlanBy};
 use crate::error::{Error, Result};
 use crate::schedule::Space;
 
-/// The outcome of a stage. An [`Error`] of 88 bytes would be copied by each of them.
-pub(super) type Made<T> = std::result::Result<T, Box<Error>>;
+/// The result of a stage. The error is boxed, since each stage would copy its many bytes.
+pub(super) type StageResult<T> = std::result::Result<T, Box<Error>>;
 
 impl Engine {
     /// Makes a collective call.
@@ -20,7 +21,10 @@ impl Engine {
         let unwound = UnwoundCall { engine: self, call: call.name };
         let made = match call.has_stages() {
             true => unwound.engine.make_in_stages(call),
-            false => unwound.engine.make_at_once(call).map(drop),
+            false => {
+                debug_assert!(matches!(unwound.engine.pieces(call), Ok(None)), "{}", call.name);
+                unwound.engine.make_at_once(call).map(drop)
+            }
         };
         forget(unwound);
         self.scratch.end_call();
@@ -28,7 +32,7 @@ impl Engine {
         made.map_err(|error| *error)
     }
 
-    fn make_in_stages(&mut self, call: &CheckedCall<'_>) -> Made<()> {
+    fn make_in_stages(&mut self, call: &CheckedCall<'_>) -> StageResult<()> {
         let pieces = self.pieces(call)?.filter(|_| !call.settings.is_dry_run);
         // A direct call reduces narrow floats as f32 anyway, and rounds once.
         if pieces.is_some()
@@ -54,7 +58,7 @@ impl Engine {
 
     /// Makes a call, or a piece of one, by its plan; false if the call is for registered memory
     /// alone, and is still to be made.
-    pub(super) fn make_at_once(&mut self, call: &CheckedCall<'_>) -> Made<bool> {
+    pub(super) fn make_at_once(&mut self, call: &CheckedCall<'_>) -> StageResult<bool> {
         let usable = self.check_callable(call);
         if call.settings.is_dry_run || usable.is_err() && !self.is_uniform(call) {
             return usable.and_then(|()| self.walk(call));
@@ -70,10 +74,8 @@ impl Engine {
     }
 
     #[inline]
-    fn check_callable(&mut self, call: &CheckedCall<'_>) -> Made<()> {
-        if self.broken.get().is_some() {
-            self.check_usable(call.name)?;
-        }
+    fn check_callable(&mut self, call: &CheckedCall<'_>) -> StageResult<()> {
+        self.check_usable(call.name)?;
         if self.is_uniform(call) && !call.settings.is_dry_run {
             self.check_revoked(call)?;
         }
@@ -96,7 +98,12 @@ impl Engine {
 
     /// Makes the outcome of a call the same at all ranks, if it has to be, and records it.
     #[inline]
-    fn finish(&mut self, call: &CheckedCall<'_>, number: u64, made: Made<()>) -> Made<()> {
+    fn finish(
+        &mut self,
+        call: &CheckedCall<'_>,
+        number: u64,
+        made: StageResult<()>,
+    ) -> StageResult<()> {
         let done = if self.is_uniform(call) {
             self.make_uniform(call, (number, made.map_err(|error| *error))).map_err(Box::new)
         } else {

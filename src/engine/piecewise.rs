@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::Engine;
 use super::call::{CheckedCall, PlanBy};
-use super::make::Made;
+use super::make::StageResult;
 use crate::element::DataType;
 use crate::kernel::{Kernel, convert, copy};
 use crate::memory::Buffer;
@@ -127,7 +127,7 @@ impl Engine {
         &mut self,
         call: &CheckedCall<'_>,
         piecewise: &Piecewise<'_>,
-    ) -> Made<()> {
+    ) -> StageResult<()> {
         let size = self.rank_info.size();
         let parts = parts(call.request, size);
         let longest = (0..parts).map(|part| count(call, part)).max().unwrap_or(0);
@@ -160,7 +160,7 @@ impl Engine {
         piecewise: &Piecewise<'_>,
         piece: Range<usize>,
         memory: &mut [u8],
-    ) -> Made<()> {
+    ) -> StageResult<()> {
         let CheckedCall { request, buffer, settings, .. } = whole;
         let (me, size) = (self.rank_info.rank, self.rank_info.size());
         let parts = parts(request, size);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::Engine;
 use super::call::CheckedCall;
 use super::executor::{Executor, fold_alone};
-use super::make::Made;
+use super::make::StageResult;
 use crate::error::Result;
 use crate::exec::{Halt, Stop, Wait};
 use crate::memory::OwnBuffers;
@@ -57,7 +57,7 @@ impl Engine {
 
     /// Plans a call and makes it; a dry run ends before it is numbered. False if the call is for
     /// registered memory alone, and is still to be made.
-    pub(super) fn walk(&mut self, call: &CheckedCall<'_>) -> Made<bool> {
+    pub(super) fn walk(&mut self, call: &CheckedCall<'_>) -> StageResult<bool> {
         let CheckedCall { name, request, buffer, settings, .. } = *call;
         let is_alone = self.rank_info.size() == 1;
         let is_marked = !is_alone && !settings.is_dry_run;

@@ -199,16 +199,23 @@ impl<'a> Walk<'a> {
         from..(from + share).min(end)
     }
 
-    /// The data of `rank` at `range`, in its buffer or on its stage.
+    /// The data of `rank` at `range`, in its buffer or on its stage. This rank's own stage may have
+    /// been filled past the cache.
     fn source(&self, rank: usize, range: Range<usize>) -> Src<'_> {
+        let is_mine = rank == self.call.me && self.registered.is_none();
         match self.registered {
             Some(buffers) if self.is_direct(&range) => buffers.src(rank, range),
+            _ if is_mine && self.is_contiguous(&range) => self.buffer.src(Space::Input, range),
             _ => {
                 let staged_len = self.call.bytes - self.window.len();
                 let range = staged(&self.window, &range);
                 self.region.slot(rank, self.first, staged_len, range)
             }
         }
+    }
+
+    fn is_contiguous(&self, range: &Range<usize>) -> bool {
+        self.buffer.contiguous_len(Space::Input, range.start, range.len()) == range.len()
     }
 
     /// The memory of this rank's result at `range` of the whole. The output of a reduce-scatter is

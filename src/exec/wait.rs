@@ -165,13 +165,13 @@ impl<'a> Wait<'a> {
 
     #[inline]
     pub(super) fn until(&self, peers: &mut Peers, event: Event<'_>) -> Result<(), Stop> {
-        if event.try_complete(peers)? { Ok(()) } else { self.until_later(peers, event) }
+        if event.try_complete(peers)? { Ok(()) } else { self.wait_for(peers, event) }
     }
 
-    /// Waits for an event that has not happened yet. A call of its own: where the event is there
-    /// already, the memory and registers of this loop would be set up in vain.
+    /// Waits for an event that has not happened yet. The loop is a function of its own so that a
+    /// caller whose event is there does not set up its memory and registers.
     #[inline(never)]
-    fn until_later(&self, peers: &mut Peers, event: Event<'_>) -> Result<(), Stop> {
+    fn wait_for(&self, peers: &mut Peers, event: Event<'_>) -> Result<(), Stop> {
         let is_syscall_backed = event.end().is_syscall_backed(peers)?;
         let mut round = 0;
         let backoff = self.backoff.begin(is_syscall_backed);

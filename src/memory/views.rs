@@ -97,12 +97,12 @@ impl<'a> Dst<'a> {
     pub fn fill(self, source: Src<'_>) {
         assert_eq!(self.len, source.len, "lengths differ");
         if self.len <= LONGEST_MOVE {
-            // SAFETY: as below.
+            // SAFETY: both views vouch for `len` bytes; they may be the same.
             return unsafe { self.ptr.copy_from(source.ptr, self.len) };
         }
         for at in (0..self.len).step_by(LONGEST_MOVE) {
             let (to, from) = (self.ptr.wrapping_add(at), source.ptr.wrapping_add(at));
-            // SAFETY: both views vouch for `len` bytes; they may be the same.
+            // SAFETY: as above; each move ends with the last byte at most.
             unsafe { to.copy_from(from, LONGEST_MOVE.min(self.len - at)) };
         }
     }

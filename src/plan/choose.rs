@@ -80,7 +80,8 @@ impl Planner {
     /// so that the algorithm is made only on request. Trials of fewer algorithms tell more of each.
     ///
     /// - Over links: measured among 2, 4 and 8 ranks on two CPUs, near each other and far apart,
-    ///   from 64 bytes to 16 MiB, the best of the others took 1.12 times as long at most.
+    ///   from 64 bytes to 16 MiB, the best of the others took 1.12 times as long at most. Worlds of
+    ///   up to 64 ranks are taken to be alike.
     /// - A single copy by the kernel: 256 KiB between two ranks took twice as long as over stages,
     ///   16 MiB 0.9 to 1.1 times as long; but on AMD's CPUs four times as long where the output
     ///   begins 1 to 31 bytes after the input, modulo 4 KiB. Trials can't know where the user's
@@ -97,7 +98,7 @@ impl Planner {
             Algorithm::Staged => is_all_reduce && is_short,
             _ if !self.has_measurements() => self.region_makes(request),
             _ if is_all_reduce && is_short && size > MOST_RANKS_OVER_LINKS => true,
-            _ => seldom_best(request.collective).contains(&algorithm),
+            _ => self.region_makes(request) && seldom_best(request.collective).contains(&algorithm),
         };
         passes_over && self.shares_host && self.rules.forced != Some(algorithm)
     }

@@ -2,10 +2,11 @@
 //! folder too, one file for each format, CPU model, number of CPUs, numbers of ranks on hosts, set
 //! of transports and network.
 //! The first three starts measure, and the one in the middle counts from then on: one that met a
-//! busy machine is outvoted. Where each rank has a CPU, those count whose barriers took about as
-//! long as one does now: the ranks of one start are on CPUs near each other, those of another far
-//! apart. A week after the last measurement one more start measures, in place of
-//! the first of the three: networks change.
+//! busy machine is outvoted. Of two ranks of one host, those count whose barriers took about as
+//! long as one does now: the CPUs of one start are near each other, those of another far apart. A
+//! sum of two has the same bits by every algorithm; among more ranks the choice stays, and with it
+//! the bits. A week after the last measurement one more start measures, in place of the first of
+//! the three: networks change.
 //! Law: a file that is incomplete, of another version or not ours is ignored with a warning.
 
 use std::collections::BTreeMap;
@@ -35,8 +36,10 @@ const FORMAT_LINE: &str = "ringreduce speeds 10";
 const MAX_FILE_BYTES: u64 = 256 << 10;
 /// The starts that measure.
 const STARTS: usize = 3;
-/// Barriers are alike up to this ratio: between near CPUs one takes 0.23 us, between far ones 0.37.
-const ALIKE: f64 = 1.25;
+/// The highest ratio of a start's barrier to one now, for the start that is nearest to it, and of
+/// the others to that: between near CPUs a barrier takes 0.23 us, between far ones 0.37 us.
+const NEAREST_RATIO: f64 = 2.0;
+const SPREAD_RATIO: f64 = 1.25;
 /// How long measurements count before one more start measures.
 const MEASURED_AGAIN_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The least time of a byte or of its reduction that is told from none.
@@ -69,6 +72,12 @@ impl Measurements {
         digest(&self.bytes().collect::<Vec<u8>>())
     }
 
+    /// Seconds of a barrier of two ranks by messages both ways: the closed form of all pairs.
+    fn barrier(&self) -> f64 {
+        let [latency, step, ..] = self.speeds[0];
+        latency + 2.0 * step
+    }
+
     /// The speeds in the planner's type.
     pub(super) fn speeds(self, source: Source) -> Speeds {
         let [near, far] =
@@ -84,14 +93,15 @@ pub(super) struct SpeedCache {
     key: Key,
     /// Rank 0 tells of a file that is no use; others may read the same one.
     tells: bool,
-    /// The number of ranks.
-    ranks: usize,
+    /// True for two ranks of one host, which choose by the distance of their CPUs.
+    pub(super) is_pair: bool,
 }
 
 impl SpeedCache {
     pub(super) fn of(rank_info: &RankInfo) -> Self {
         let key = key(&rank_info.peers, &rank_info.transports, &rank_info.speeds);
-        Self { key, tells: rank_info.rank == 0, ranks: rank_info.size() }
+        let is_pair = rank_info.local_size == 2 && rank_info.size() == 2;
+        Self { key, tells: rank_info.rank == 0, is_pair }
     }
 
     /// The measurements of the starts that count; none as long as starts are to measure.
@@ -101,16 +111,6 @@ impl SpeedCache {
         }
         let stored = self.stored(self.tells);
         if stored.len() >= STARTS && !self.is_old() { stored } else { Vec::new() }
-    }
-
-    /// The measurements that count of these starts, where a barrier takes so many seconds, if that
-    /// is known.
-    pub(super) fn agreed(
-        &self,
-        starts: Vec<Measurements>,
-        barrier: Option<f64>,
-    ) -> Option<Measurements> {
-        (!starts.is_empty()).then(|| agreed(&alike(starts, barrier, self.ranks)))
     }
 
     /// True if the last measurement was long ago and another one can be stored: a folder that
@@ -163,7 +163,8 @@ impl SpeedCache {
         {
             warn(&format!("measured speeds can't be stored in {}: {e}", file.display()));
         }
-        *remembered().entry(self.key.clone()).or_insert(agreed(&all))
+        let barrier = self.is_pair.then(|| measured.barrier());
+        *remembered().entry(self.key.clone()).or_insert(agreed(&alike(&all, barrier)))
     }
 
     /// Keeps what counts for all ranks for later communicators of this process.
@@ -216,16 +217,20 @@ fn remembered() -> MutexGuard<'static, BTreeMap<Key, Measurements>> {
     REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Those of the starts whose barriers among so many ranks took about as long as one does now.
-fn alike(mut all: Vec<Measurements>, barrier: Option<f64>, ranks: usize) -> Vec<Measurements> {
-    let Some(now) = barrier else { return all };
-    let steps = if ranks == 2 { 2 } else { 2 * ranks - 1 };
-    // The closed form of a barrier by messages between all pairs.
-    let barrier = |one: &Measurements| one.speeds[0][0] + steps as f64 * one.speeds[0][1];
-    let ratio = |one: &Measurements| (barrier(one) / now.max(LEAST_SECONDS)).ln().abs();
+/// Of starts of two ranks, those whose barriers took about as long as one does now; all of them if
+/// none did, as on a busy machine.
+fn alike(all: &[Measurements], barrier: Option<f64>) -> Vec<Measurements> {
+    let Some(now) = barrier else { return all.to_vec() };
+    let ratio = |one: &Measurements| (one.barrier() / now.max(LEAST_SECONDS)).ln().abs();
     let least = all.iter().map(ratio).fold(f64::INFINITY, f64::min);
-    all.retain(|one| ratio(one) <= least + ALIKE.ln());
-    all
+    let most = if least < NEAREST_RATIO.ln() { least + SPREAD_RATIO.ln() } else { f64::INFINITY };
+    all.iter().filter(|one| ratio(one) <= most).copied().collect()
+}
+
+/// The measurements that count of these starts, if there are any; `barrier` is the time of one now,
+/// if the starts are to be compared by it.
+pub(super) fn counting(starts: &[Measurements], barrier: Option<f64>) -> Option<Measurements> {
+    (!starts.is_empty()).then(|| agreed(&alike(starts, barrier)))
 }
 
 /// The measurements that count after these starts: those of the start in the middle by its times,

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::cache::{Measurements, SpeedCache};
+use super::cache::{Measurements, SpeedCache, counting};
 use super::group::ProbeGroup;
 use crate::element::{DataType, ReduceOp};
 use crate::engine::settings::Settings;
@@ -59,8 +59,11 @@ impl Engine {
             Prober { engine: self, rank_info, settings, calls: 0, began, has_told, has_opened };
         let cache = SpeedCache::of(rank_info);
         let starts = cache.load();
-        let barrier = prober.barrier_now(starts.len() > 1)?;
-        let cached = cache.agreed(starts, barrier);
+        let barrier = match cache.is_pair {
+            true => prober.barrier_now(starts.len() < 2)?,
+            false => None,
+        };
+        let cached = counting(&starts, barrier);
         let is_shared = prober.all_have(cached.as_ref())?;
         if let Some(figures) = if is_shared { cached } else { prober.share(cached, 0)? } {
             cache.remember(figures);
@@ -140,21 +143,16 @@ impl Prober<'_> {
         Ok(is_known.then_some(shared))
     }
 
-    /// The time of a barrier now, by messages between all pairs, where each rank of one host has a
-    /// CPU: whether these are near each other or far apart differs from start to start. None
-    /// elsewhere: a rank that shares a CPU waits for that. None too where a rank has no choice
-    /// among several starts. All ranks get the longest time.
-    fn barrier_now(&mut self, has_choice: bool) -> Result<Option<f64>, Halt> {
-        let Engine { planner, backoff, .. } = &*self.engine;
-        let size = planner.ring().size();
-        let has_cpus = planner.shares_host() && backoff.cpus() >= size as usize;
-        let can = has_choice && has_cpus && Algorithm::AllPairs.reaches(planner.ring());
-        let mut longest = [f64::from(u8::from(!can))];
-        self.reduce(&mut longest, ReduceOp::Max)?;
-        if longest[0] > 0.0 {
+    /// The time of a barrier of two ranks now, by messages both ways, as the rank that took longer
+    /// has measured it: whether their CPUs are near each other or far apart differs from start to
+    /// start. None if a rank `has_no_choice` among several starts.
+    fn barrier_now(&mut self, has_no_choice: bool) -> Result<Option<f64>, Halt> {
+        let mut vetoes = [f64::from(u8::from(has_no_choice))];
+        self.reduce(&mut vetoes, ReduceOp::Max)?;
+        if vetoes[0] > 0.0 {
             return Ok(None);
         }
-        longest[0] = self.barrier(&self.world(), Algorithm::AllPairs)?;
+        let mut longest = [self.barrier(&self.world(), Algorithm::AllPairs)?];
         self.reduce(&mut longest, ReduceOp::Max)?;
         Ok(Some(longest[0]))
     }
@@ -207,7 +205,7 @@ impl Prober<'_> {
             if group.ranks.len() == 2 {
                 // The ring's barrier takes 3 steps and 2 latencies, all pairs' 2 steps and 1
                 // latency.
-                let step = (2.0 * pairs - round).max(0.0);
+                let step = (2.0 * pairs - round).clamp(0.0, pairs / 2.0);
                 (step, pairs - 2.0 * step)
             } else {
                 // The ring's barrier takes 2n-1 steps and 2(n-1) latencies, all pairs' 2n-1 steps

@@ -9,7 +9,7 @@ use nix::sched::{CloneFlags, unshare};
 
 use super::{
     FORMAT_LINE, Key, MEASURED_AGAIN_AFTER, Measurements, Peer, STARTS, SpeedCache, SpeedsAreIn,
-    agreed, alike, key, network, parse, text,
+    agreed, alike, counting, key, network, parse, text,
 };
 
 fn measured(speeds: [[f64; 4]; 2]) -> Measurements {
@@ -48,7 +48,8 @@ fn of_latency(latency: f64) -> Measurements {
 fn old_cache(folder: &Path, starts: &[Measurements; STARTS]) -> SpeedCache {
     let file = folder.join("speeds");
     std::fs::write(&file, text(starts, "4 ranks")).unwrap();
-    let cache = SpeedCache { key: (Some(file.clone()), "4 ranks".into()), tells: true, ranks: 4 };
+    let cache =
+        SpeedCache { key: (Some(file.clone()), "4 ranks".into()), tells: true, is_pair: false };
     assert!(!cache.is_old());
     let long_ago = SystemTime::now() - 2 * MEASURED_AGAIN_AFTER;
     std::fs::File::options().write(true).open(file).unwrap().set_modified(long_ago).unwrap();
@@ -71,7 +72,7 @@ fn old_measurements_are_renewed_one_start_at_a_time() {
 fn the_first_starts_are_kept_in_their_order() {
     let folder = tempfile::tempdir().unwrap();
     let key: Key = (Some(folder.path().join("a/speeds")), "4 ranks".to_owned());
-    let cache = SpeedCache { key, tells: true, ranks: 4 };
+    let cache = SpeedCache { key, tells: true, is_pair: false };
     let starts = [1e-6, 2e-6, 3e-6].map(of_latency);
     for (known, &start) in starts.iter().enumerate() {
         assert_eq!(cache.stored(true), starts[..known]);
@@ -105,7 +106,7 @@ fn old_measurements_count_on_where_no_others_can_be_stored() {
     let cache = old_cache(folder.path(), &starts);
     assert_eq!(cache.load(), []);
     let test = || match make_read_only(folder.path().to_str().unwrap()) {
-        Ok(()) => assert_eq!(cache.agreed(cache.load(), None), Some(starts[1])),
+        Ok(()) => assert_eq!(counting(&cache.load(), None), Some(starts[1])),
         Err(why) => {
             let test =
                 "tuner::cache::tests::old_measurements_count_on_where_no_others_can_be_stored";
@@ -164,16 +165,34 @@ fn the_start_in_the_middle_counts_whole() {
 }
 
 #[test]
-fn starts_count_whose_barriers_took_as_long_as_one_does_now() {
-    // Of two ranks: a latency and two steps each.
+fn of_two_ranks_the_starts_count_whose_barriers_took_as_long_as_one_does_now() {
+    // A barrier is a latency and two steps: 0.23, 0.36 and 4.8 us.
     let [near, far, busy] = [[3e-8, 1e-7], [1.4e-7, 1.1e-7], [4e-6, 4e-7]]
         .map(|[latency, step]| measured([[latency, step, 1e-10, 0.0]; 2]));
-    let all = || vec![busy, far, near];
+    let all = [busy, far, near];
     for (now, expected) in
-        [(2.2e-7, vec![near]), (3.9e-7, vec![far]), (1e-3, vec![busy]), (0.0, vec![near])]
+        [(2.2e-7, &[near][..]), (3.9e-7, &[far]), (1.2e-7, &[near]), (4e-6, &[busy])]
     {
-        assert_eq!(alike(all(), Some(now), 2), expected, "{now}");
+        assert_eq!(alike(&all, Some(now)), expected, "{now}");
     }
-    assert_eq!(alike(all(), None, 2), all());
-    assert_eq!(alike(vec![near; 3], Some(9e-7), 2), [near; 3]);
+    // Nothing is like a stopped machine.
+    for now in [Some(1e-3), Some(0.0), None] {
+        assert_eq!(alike(&all, now), all);
+    }
+    assert_eq!(alike(&[near; 3], Some(3e-7)), [near; 3]);
+    assert_eq!(counting(&all, Some(2.2e-7)), Some(near));
+    assert_eq!(counting(&[], Some(2.2e-7)), None);
+}
+
+#[test]
+fn a_start_of_two_ranks_that_measures_takes_what_is_like_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let [near, far] = [[3e-8, 1e-7], [1.4e-7, 1.1e-7]]
+        .map(|[latency, step]| measured([[latency, step, 1e-10, 0.0]; 2]));
+    for is_pair in [false, true] {
+        let key: Key = (Some(folder.path().join(is_pair.to_string())), is_pair.to_string());
+        std::fs::write(key.0.as_ref().unwrap(), text(&[near, near], &key.1)).unwrap();
+        let cache = SpeedCache { key, tells: true, is_pair };
+        assert_eq!(cache.store(far), if is_pair { far } else { near });
+    }
 }

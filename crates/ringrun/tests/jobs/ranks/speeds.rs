@@ -14,22 +14,29 @@ const RANKS: usize = 3;
 const STARTS: usize = 3;
 
 /// Ranks with a cache folder each.
-struct World(TempDir);
+struct World {
+    folders: TempDir,
+    ranks: usize,
+}
 
 impl World {
     fn new() -> Self {
-        Self(TempDir::new().unwrap())
+        Self::of(RANKS)
+    }
+
+    fn of(ranks: usize) -> Self {
+        Self { folders: TempDir::new().unwrap(), ranks }
     }
 
     fn folder(&self, rank: usize) -> PathBuf {
-        self.0.path().join(rank.to_string())
+        self.folders.path().join(rank.to_string())
     }
 
     /// The choices and source of speeds of each rank, and the warnings of rank 0.
     fn choices(&self) -> (Vec<String>, String) {
         let next = Cell::new(0);
         let job = Job::new();
-        let ranks = job.world_with(RANKS, "shm", "explains", |command| {
+        let ranks = job.world_with(self.ranks, "shm", "explains", |command| {
             command.env("RINGREDUCE_CACHE", self.folder(next.replace(next.get() + 1)));
         });
         let ended = all_end(ranks, PATIENCE);
@@ -47,7 +54,7 @@ impl World {
     fn file(&self) -> PathBuf {
         let mut files = fs::read_dir(self.folder(0)).unwrap();
         let file = files.next().unwrap().unwrap().path();
-        assert!(files.next().is_none() && (1..RANKS).all(|rank| !self.folder(rank).exists()));
+        assert!(files.next().is_none() && (1..self.ranks).all(|rank| !self.folder(rank).exists()));
         file
     }
 }
@@ -56,14 +63,14 @@ fn lines(file: &Path) -> Vec<String> {
     fs::read_to_string(file).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// The file with these figures: latency, step, byte and reduce. Every algorithm takes the time of
-/// its closed form.
-fn with_figures(file: &Path, figures: &str) -> String {
+/// The file with these figures of each start: latency, step, byte and reduce. Every algorithm takes
+/// the time of its closed form.
+fn with_figures(file: &Path, starts: [&str; STARTS]) -> String {
     let all = lines(file);
     let tuning = all[4..].iter().map(|line| line.split(' ').map(|_| "1e0").collect::<Vec<_>>());
     let tuning: String = tuning.map(|ones| ones.join(" ") + "\n").collect();
-    let start = format!("{figures}\n{figures}\n{tuning}");
-    format!("{}\n{}\n{}", all[0], all[1], start.repeat(STARTS))
+    let starts = starts.map(|figures| format!("{figures}\n{figures}\n{tuning}"));
+    format!("{}\n{}\n{}", all[0], all[1], starts.concat())
 }
 
 #[test]
@@ -73,8 +80,8 @@ fn all_ranks_choose_as_rank_0_whatever_their_caches_have() {
     assert!(said.is_empty(), "{said}");
     assert!(measured.iter().all(|line| *line == measured[0] && line.ends_with("Measured")));
     let file = world.file();
-    let (slow_bytes, slow_hops) =
-        (with_figures(&file, "1e-9 1e-9 1e-3 1e-3"), with_figures(&file, "1e-1 1e-9 1e-13 0e0"));
+    let [slow_bytes, slow_hops] = ["1e-9 1e-9 1e-3 1e-3", "1e-1 1e-9 1e-13 0e0"]
+        .map(|figures| with_figures(&file, [figures; STARTS]));
     let remembered = |own: &str, theirs: &str| {
         let name = file.file_name().unwrap();
         for rank in 0..RANKS {
@@ -90,6 +97,30 @@ fn all_ranks_choose_as_rank_0_whatever_their_caches_have() {
     let few_hops = remembered(&slow_hops, &slow_bytes);
     assert!(few_bytes.ends_with("ring Remembered"), "{few_bytes}");
     assert!(!few_hops.contains(" ring"), "{few_hops}");
+}
+
+/// Each of them looks how long a barrier takes, if both have several starts to choose from.
+#[test]
+fn two_ranks_choose_alike_among_starts_that_differ() {
+    let world = World::of(2);
+    world.choices();
+    let file = world.file();
+    let [near, far, busy] =
+        ["3e-8 1e-7 1e-10 0e0", "1.4e-7 1.1e-7 1e-10 0e0", "4e-6 4e-7 1e-10 0e0"];
+    let own = with_figures(&file, [near, far, busy]);
+    for theirs in [Some(own.clone()), Some(with_figures(&file, [busy; STARTS])), None] {
+        let other = world.folder(1).join(file.file_name().unwrap());
+        fs::write(&file, &own).unwrap();
+        fs::create_dir_all(world.folder(1)).unwrap();
+        match theirs {
+            Some(theirs) => fs::write(other, theirs).unwrap(),
+            None => fs::remove_file(other).unwrap(),
+        }
+        let (choices, said) = world.choices();
+        assert!(said.is_empty(), "{said}");
+        assert_eq!(choices[0], choices[1]);
+        assert!(choices[0].ends_with("Remembered"), "{choices:?}");
+    }
 }
 
 #[test]
