@@ -169,7 +169,7 @@ impl Planner {
     }
 }
 
-/// The algorithms over links that [`Planner::passes_over`] among ranks of one host.
+/// The algorithms over links that are never much the best among ranks of one host.
 const fn seldom_best(collective: Collective) -> &'static [Algorithm] {
     use Algorithm::{AllPairs, Binomial, Bruck, DoubleTree, HalvingDoubling, TwoRings, TwoShot};
     match collective {
