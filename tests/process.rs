@@ -80,6 +80,7 @@ const BODIES: Table = table! {
     processes::faults::shrink::survivor,
     processes::faults::suspended::rank,
     processes::faults::single_copy::unreadable_rank,
+    processes::faults::single_copy::rank_that_hides_later,
     processes::faults::uniform::survivor,
     processes::faults::uniform::suspects,
     processes::faults::uniform::is_busy,

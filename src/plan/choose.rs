@@ -12,6 +12,8 @@ const SHORTEST_STAGED: usize = 8 << 10;
 /// algorithms but direct took two to four times as long, which few trials do not always tell: 8
 /// bytes among 256 ranks on two CPUs took 40 ms, and 100 to 180 ms over links.
 const MOST_RANKS_OVER_LINKS: u32 = 8;
+/// The bytes from which on processes may read each other's memory by system calls.
+const LEAST_READ: usize = 64 << 10;
 /// The most ranks of a host that measure links and algorithms. Among more, a call goes through the
 /// region where an algorithm of the region makes it. On two CPUs 256 ranks took 22 s to measure,
 /// and 7 s from their start to their first result without.
@@ -53,7 +55,7 @@ impl Planner {
             let shared = match algorithm {
                 Algorithm::Direct => self.may_be_direct(request),
                 Algorithm::Staged => self.may_be_staged(request),
-                Algorithm::SingleCopy => self.shares_host && self.can_read_peers(),
+                Algorithm::SingleCopy => self.may_be_staged(request) && self.can_read_peers(),
                 Algorithm::TwoLevel => self.may_be_two_level(request),
                 _ => true,
             };
@@ -82,10 +84,7 @@ impl Planner {
     /// - Over links: measured among 2, 4 and 8 ranks on two CPUs, near each other and far apart,
     ///   from 64 bytes to 16 MiB, the best of the others took 1.12 times as long at most. Worlds of
     ///   up to 64 ranks are taken to be alike.
-    /// - A single copy by the kernel: 256 KiB between two ranks took twice as long as over stages,
-    ///   16 MiB 0.9 to 1.1 times as long; but on AMD's CPUs four times as long where the output
-    ///   begins 1 to 31 bytes after the input, modulo 4 KiB. Trials can't know where the user's
-    ///   buffers begin.
+    /// - A short single copy by the kernel: its system calls take as long as a copy over stages.
     /// - Among many ranks, all that go over links: nothing is measured there.
     fn passes_over(&self, algorithm: Algorithm, request: &Request) -> bool {
         let size = self.ring.size();
@@ -93,7 +92,9 @@ impl Planner {
         let is_short = request.longest(size) * size as usize <= SHORTEST_STAGED;
         let is_all_reduce = request.collective == Collective::AllReduce;
         let passes_over = match algorithm {
-            Algorithm::SingleCopy => self.peer_reads == PeerReads::Possible,
+            Algorithm::SingleCopy => {
+                self.peer_reads == PeerReads::Possible && request.longest(size) < LEAST_READ
+            }
             Algorithm::Direct => false,
             Algorithm::Staged => is_all_reduce && is_short,
             _ if !self.has_measurements() => self.region_makes(request),

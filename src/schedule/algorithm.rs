@@ -125,9 +125,9 @@ algorithms! {
     /// stage and folds its part of all stages. Over links its schedule would be that of two-shot,
     /// or of the direct messages that move the same bytes.
     Staged: staged::DEFINITION;
-    /// For ranks of one host that only move data, on any memory: each rank reads what it needs
-    /// straight from the memory of the others. Over links its schedule would be that of the direct
-    /// messages that move the same bytes.
+    /// For ranks of one host, on any memory: each rank reads what it needs straight from the memory
+    /// of the others. Over links its schedule would be that of two-shot, or of the direct messages
+    /// that move the same bytes.
     SingleCopy: single_copy::DEFINITION;
     /// For several hosts with equal numbers of ranks, which share memory on each: stages within
     /// hosts and rings between them. Over links its schedule would be that of rings within hosts

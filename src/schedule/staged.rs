@@ -95,7 +95,8 @@ pub struct StagedCall {
     pub blocks: u64,
     /// Slots of a stage.
     pub depth: u64,
-    /// True if a block lies in its rank's own memory, of which the slot says where it is.
+    /// True if a block and its result lie in its rank's own memory, of which the slot says where it
+    /// is.
     pub is_single_copy: bool,
 }
 
@@ -175,12 +176,22 @@ impl StagedCall {
                 reused(Phase::CopyOut, self.reads_result(peer, me)),
             ],
             Phase::CopyOut => {
-                // The memory of a rank is its user's again after the call.
-                let is_read = self.is_single_copy && self.reads_stage(peer, me);
-                let awaits = is_read || self.reads_result(me, peer);
-                [awaits.then_some(completed(Phase::Fold, block + 1)), None]
+                let reads = self.reads_result(me, peer);
+                [reads.then_some(completed(Phase::Fold, block + 1)), None]
             }
         }
+    }
+
+    /// The state that `peer` must have reached before this rank leaves a call of single copy, after
+    /// which its memory is its user's again.
+    #[must_use]
+    pub fn leaves_after(&self, peer: usize) -> Option<Completed> {
+        let phase = match (self.reads_result(peer, self.me), self.reads_stage(peer, self.me)) {
+            (true, _) => Phase::CopyOut,
+            (false, true) => Phase::Fold,
+            (false, false) => return None,
+        };
+        self.is_single_copy.then_some(Completed { phase, blocks: self.first + self.blocks })
     }
 }
 
@@ -213,7 +224,7 @@ impl StageShape {
     /// has the measurement.
     #[must_use]
     pub const fn of(size: usize) -> Self {
-        let depth = if size <= 8 { 8 } else { 4 };
+        let depth = if size <= 4 { 8 } else { 4 };
         let share = Self::MOST_BYTES / (size.next_power_of_two() * depth);
         let [least, most] = Self::BLOCKS;
         let block = if share < least {

@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::Collective::{AllGather, AllReduce, AllToAll, Barrier, Exscan, Gather, Reduce, Scatter};
 use super::hierarchical::{TwoLevelStep, between_hosts, two_level_steps};
-use super::{Algorithm, Collective, Order, Phase, Place, Ring, Schedule, Space, StagedCall};
+use super::{Algorithm, Collective, Order, Place, Ring, Schedule, Space, StagedCall};
 use super::{relay, rooted, scan};
 
 const RANKS: u32 = 4;
@@ -160,12 +160,9 @@ fn staged() -> Vec<String> {
     let phases: Vec<_> = call.steps().map(|(phase, block)| format!("{phase:?} {block}")).collect();
     let column = |me: usize| {
         let all = 0..call.size;
-        let folded: Vec<_> =
-            all.clone().filter(|&peer| peer == me || call.reads_stage(me, peer)).collect();
-        let folded = folded.iter().map(|&rank| LETTERS[rank]).collect::<Vec<_>>().join("+");
         let others = all.filter(|&peer| call.reads_result(me, peer));
         let others = others.map(|peer| peer.to_string()).collect::<Vec<_>>().join(" ");
-        vec![format!("stage {}", LETTERS[me]), format!("{me} = {folded}"), others]
+        vec![format!("stage {}", LETTERS[me]), folded(&StagedCall { me, ..call }), others]
     };
     let mut lines = vec![phases[..6].join(", ") + ",", phases[6..].join(", ")];
     lines.push(String::new());
@@ -173,19 +170,30 @@ fn staged() -> Vec<String> {
     lines
 }
 
-/// The peers whose memory each rank reads, and the peers that it stays in the call for.
+/// What each rank does in the phases of an all-reduce, and the peers that it stays in the call for.
 fn single_copy() -> Vec<String> {
     let column = |me: usize| {
-        let call = StagedCall { me, ..staged_call(Gather { root: 0 }, true) };
-        let list =
-            |peers: Vec<usize>| peers.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
-        let read = (0..call.size).filter(|&peer| call.reads_stage(me, peer)).collect();
-        let awaits =
-            |&peer: &usize| peer != me && call.needs((Phase::CopyOut, 0), peer, 0)[0].is_some();
-        let awaited = (0..call.size).filter(awaits).collect();
-        vec![format!("shows {}", LETTERS[me]), list(read), list(awaited)]
+        let call = StagedCall { me, ..staged_call(AllReduce, true) };
+        let list = |is_in: &dyn Fn(usize) -> bool| {
+            let ranks = (0..call.size).filter(|&peer| is_in(peer));
+            ranks.map(|peer| peer.to_string()).collect::<Vec<_>>().join(" ")
+        };
+        vec![
+            format!("shows {}", LETTERS[me]),
+            folded(&call),
+            list(&|peer| call.reads_result(me, peer)),
+            list(&|peer| peer != me && call.leaves_after(peer).is_some()),
+        ]
     };
-    table((0..RANKS as usize).map(column).collect(), &PHASES)
+    let phases = PHASES.into_iter().chain(["leaves"]).collect::<Vec<_>>();
+    table((0..RANKS as usize).map(column).collect(), &phases)
+}
+
+/// The part that a rank folds, and of which contributions.
+fn folded(call: &StagedCall) -> String {
+    let me = call.me;
+    let read = (0..call.size).filter(|&peer| peer == me || call.reads_stage(me, peer));
+    format!("{me} = {}", read.map(|rank| LETTERS[rank]).collect::<Vec<_>>().join("+"))
 }
 
 /// The `text` blocks in the head of a file.

@@ -35,20 +35,25 @@ fn text(done: Result<()>) -> String {
 
 #[test]
 fn all_ranks_are_told_which_rank_lacks_memory_for_its_slots() {
-    for algorithm in [None, Some(Algorithm::Ring), Some(Algorithm::AllPairs)] {
+    use Algorithm::{AllPairs, Ring, SingleCopy, Staged};
+    for (algorithm, lack) in [
+        (Staged, "bringing "),
+        (SingleCopy, "mapping "),
+        (Ring, "bringing "),
+        (AllPairs, "bringing "),
+    ] {
         on_ranks(3, |world| {
             let (mut comm, rank) = (fresh(world), world.rank());
             // Sixteen bytes fit the head of a slot, which needs no memory.
             let mut small = [1_u32; 4];
             let call = || comm.all_reduce(&mut small, ReduceOp::Sum);
             with_little_memory(rank, call).unwrap();
-            let options = CallOptions::new();
-            let options = algorithm.iter().fold(options, |options, &it| options.algorithm(it));
+            let options = CallOptions::new().algorithm(algorithm);
             let mut long = vec![1_u32; COUNT];
             let call = || comm.with(options).all_reduce(&mut long, ReduceOp::Sum);
             let text = text(with_little_memory(rank, call));
-            let words = if rank == LACKS { "bringing " } else { "memory of rank 1 " };
-            assert!(text.contains(words) && text.contains("memory"), "{algorithm:?}: {text}");
+            let words = if rank == LACKS { lack } else { "memory of rank 1 " };
+            assert!(text.contains(words) && text.contains("memory"), "{algorithm}: {text}");
             // The communicator that this one was made of has its memory.
             assert!(comm.barrier().is_err());
             world.barrier().unwrap();

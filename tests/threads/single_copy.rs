@@ -146,6 +146,33 @@ fn calls_of_all_ways_in_turns_have_their_own_data() {
     });
 }
 
+/// Where a call would overwrite what others read, or a buffer lies in several pieces, the ranks
+/// make it over stages, and the next ones by single copy again.
+#[test]
+fn calls_whose_memory_cannot_be_shown_are_made_all_the_same() {
+    on_ranks(3, |comm| {
+        let (n, me) = (comm.size(), comm.rank());
+        for round in 0..30 {
+            let len = [2, 700, 40_000][round % 3];
+            let mut comm = comm.with(by_single_copy());
+            let mut parts = [vec![1_u32; len], vec![me as u32; len / 2], vec![3; len + 1]];
+            comm.all_reduce_many(&mut parts, SUM).unwrap();
+            for (part, each) in parts.iter().zip([1, (0..n).sum::<usize>() / n, 3]) {
+                assert!(part.iter().all(|&it| it as usize == n * each), "round {round}");
+            }
+            let mut all: Vec<u32> = (0..n * len).map(|at| (round + at / len) as u32).collect();
+            comm.reduce_scatter_in_place(&mut all, SUM).unwrap();
+            let part = &all[me * len..(me + 1) * len];
+            assert!(part.iter().all(|&it| it as usize == n * (round + me)), "round {round}");
+            let (send, mut recv) = (vec![(me + round) as u32; len], vec![0; len]);
+            comm.all_reduce_into(&send, &mut recv, SUM).unwrap();
+            let sum = (0..n).map(|rank| rank + round).sum::<usize>();
+            assert!(recv.iter().all(|&it| it as usize == sum), "round {round}");
+            assert!(send.iter().all(|&it| it as usize == me + round), "round {round}");
+        }
+    });
+}
+
 #[test]
 fn it_is_a_candidate_of_threads() {
     let is_candidate = |comm: &mut Communicator| {

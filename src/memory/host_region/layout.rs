@@ -26,10 +26,9 @@ const GAP: usize = 5 * LINE;
 const MIN_ROTATED_BYTES: usize = 1 << 10;
 /// The most places of a payload in a slot. Each place needs memory.
 const MOST_TURNS: usize = 16;
-/// Bytes of all stages of a host, at most, for payloads to change their place. Longer stages, which
-/// many ranks have, would leave the last-level cache too: 16 KiB among 16 ranks on two CPUs took 78
-/// us at one place and 85-175 at changing ones.
-const MAX_ROTATED_STAGE_BYTES: usize = 4 << 20;
+/// The most ranks whose payloads change their place. The stages of more would leave the last-level
+/// cache too: 16 KiB among 16 ranks on two CPUs took 78 us at one place, 85-175 at changing ones.
+const MOST_ROTATED_RANKS: usize = 4;
 
 /// Offsets and lengths in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -142,8 +141,7 @@ impl Layout {
 impl Layout {
     /// True if a payload of `len` bytes changes its place.
     fn is_rotated(&self, len: usize) -> bool {
-        let stages = self.size * self.shape.depth * self.shape.block;
-        len >= MIN_ROTATED_BYTES && stages <= MAX_ROTATED_STAGE_BYTES
+        len >= MIN_ROTATED_BYTES && self.size <= MOST_ROTATED_RANKS
     }
 
     /// The longest payload of the size class of `len` bytes: all payloads of a class need the same

@@ -6,10 +6,15 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::sync::OnceLock;
 use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
 
 use nix::libc;
 use nix::sched::sched_yield;
+use nix::sys::prctl::get_dumpable;
 
 use super::HostRegion;
 use crate::memory::{Dst, Src};
@@ -65,6 +70,68 @@ impl HostRegion {
 /// `EFAULT` if not all bytes are mapped or the kernel can't read them. `out` is then in part
 /// filled.
 fn read_peer(pid: u32, address: u64, mut out: Dst<'_>) -> io::Result<()> {
+    let behind = out.ptr().addr().wrapping_sub(address as usize) % ALIAS;
+    let may_be_slow = out.len() >= 2 * BOUNCE_BYTES && SLOW_OFFSETS.contains(&behind);
+    if may_be_slow && is_slow_close_behind() {
+        return read_by_bounce(pid, address, out);
+    }
+    read_straight(pid, address, &mut out)
+}
+
+/// As [`read_peer`], piece by piece, by way of memory that lies as the bytes do in their page.
+fn read_by_bounce(pid: u32, address: u64, mut out: Dst<'_>) -> io::Result<()> {
+    let mut room = [MaybeUninit::<u8>::uninit(); BOUNCE_BYTES + ALIAS];
+    let start = room.as_mut_ptr().cast::<u8>();
+    let start = start.wrapping_add((address as usize).wrapping_sub(start.addr()) % ALIAS);
+    for at in (0..out.len()).step_by(BOUNCE_BYTES) {
+        let len = (out.len() - at).min(BOUNCE_BYTES);
+        // SAFETY: the room has BOUNCE_BYTES from `start` on, and nothing else uses it.
+        let mut bounce = unsafe { Dst::new(start, len) };
+        read_straight(pid, address.wrapping_add(at as u64), &mut bounce)?;
+        // SAFETY: the part lies in `out`, and the bounce has been filled.
+        unsafe { out.ptr().wrapping_add(at).copy_from_nonoverlapping(start, len) };
+    }
+    Ok(())
+}
+
+/// The kernel's copy (`rep movsb`) is slow on some CPUs where the output begins so many bytes after
+/// the input, modulo [`ALIAS`]: on an EPYC it took four times as long.
+const SLOW_OFFSETS: Range<usize> = 1..32;
+const ALIAS: usize = 4 << 10;
+/// The bytes that are read at a time where it is slow, to be copied from there: they stay in the
+/// nearest cache.
+const BOUNCE_BYTES: usize = 16 << 10;
+
+/// True if the kernel's copy is slow at such offsets on this machine: it takes more than twice as
+/// long as at others. Measured once, in microseconds, by reads of this process's own memory.
+fn is_slow_close_behind() -> bool {
+    static IS_SLOW: OnceLock<bool> = OnceLock::new();
+    *IS_SLOW.get_or_init(|| {
+        let (from, mut to) =
+            (vec![1_u8; BOUNCE_BYTES + ALIAS], vec![0_u8; BOUNCE_BYTES + 2 * ALIAS]);
+        let (me, address) = (std::process::id(), from.as_ptr().expose_provenance());
+        let start = to.as_mut_ptr();
+        let aligned = address.wrapping_sub(start.addr()) % ALIAS;
+        let time = |behind: usize| {
+            // SAFETY: `to` has so many bytes there, and is used by these reads alone.
+            let mut out = unsafe { Dst::new(start.wrapping_add(aligned + behind), BOUNCE_BYTES) };
+            let since = Instant::now();
+            let read = read_straight(me, address as u64, &mut out);
+            read.map_or(Duration::MAX, |()| since.elapsed())
+        };
+        // The first reads bring the pages; an interrupted one takes longer than the shortest.
+        let mut shortest = [Duration::MAX; 2];
+        for _ in 0..8 {
+            for (shortest, behind) in shortest.iter_mut().zip([ALIAS / 2, SLOW_OFFSETS.end / 2]) {
+                *shortest = time(behind).min(*shortest);
+            }
+        }
+        shortest[1] > shortest[0].saturating_mul(2)
+    })
+}
+
+/// As [`read_peer`], at any offset.
+fn read_straight(pid: u32, address: u64, out: &mut Dst<'_>) -> io::Result<()> {
     let (start, len) = (out.ptr(), out.len());
     let mut done = 0;
     while done < len {
@@ -93,8 +160,8 @@ fn read_peer(pid: u32, address: u64, mut out: Dst<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// True if peers that may read this process can read both ends of the memory: the kernel reads no
-/// memory of devices.
+/// True if peers that could read this process at its start can read both ends of the memory: the
+/// kernel reads no memory of devices, and none of a process that has changed its user since.
 #[must_use]
 pub fn is_readable_by_peers(memory: Src<'_>) -> bool {
     let mut bytes = [0_u8; 2];
@@ -103,9 +170,12 @@ pub fn is_readable_by_peers(memory: Src<'_>) -> bool {
         |at| libc::iovec { iov_base: memory.ptr().wrapping_add(at).cast_mut().cast(), iov_len: 1 };
     let ends = [end(0), end(memory.len().saturating_sub(1))];
     let me = std::process::id() as libc::pid_t;
-    memory.is_empty()
+    let is_dumpable = get_dumpable().unwrap_or(false);
+    let are_readable = || {
         // SAFETY: the kernel writes to `bytes` alone, and checks the other addresses itself.
-        || unsafe { libc::process_vm_readv(me, &raw const local, 1, ends.as_ptr(), 2, 0) } == 2
+        unsafe { libc::process_vm_readv(me, &raw const local, 1, ends.as_ptr(), 2, 0) == 2 }
+    };
+    is_dumpable && (memory.is_empty() || are_readable())
 }
 
 #[cfg(test)]
@@ -131,6 +201,14 @@ mod tests {
         assert!(
             is_readable_by_peers(Src::from(&out[..])) && is_readable_by_peers(Src::from(&[][..]))
         );
+        // All offsets of a bounce to its page, and a last piece that is shorter.
+        let bytes: Vec<u8> = (0..3 * BOUNCE_BYTES + 5).map(|at| at as u8).collect();
+        for from in [0, 1, 31, 4095] {
+            let mut out = vec![0; bytes.len() - from];
+            let address = bytes[from..].as_ptr().expose_provenance() as u64;
+            read_by_bounce(me, address, Dst::from(&mut out[..])).unwrap();
+            assert_eq!(out, bytes[from..]);
+        }
         let error = read_peer(i32::MAX as u32, start, Dst::from(&mut out[..])).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
     }

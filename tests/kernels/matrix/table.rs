@@ -25,8 +25,12 @@ const MAKES: [(Algorithm, &[&str]); 12] = [
     (Algorithm::Dissemination, &["barrier"]),
     (Algorithm::Direct, &["all_reduce", "reduce_scatter", "all_gather", "barrier"]),
     (Algorithm::Staged, STAGED),
-    (Algorithm::SingleCopy, &["all_gather", "broadcast", "gather", "scatter", "all_to_all"]),
+    (Algorithm::SingleCopy, SINGLE_COPY),
 ];
+
+/// The collectives in which ranks read each other's memory.
+const SINGLE_COPY: &[&str] =
+    &["all_reduce", "reduce_scatter", "all_gather", "broadcast", "scatter", "all_to_all"];
 
 /// The collectives that go over stages.
 const STAGED: &[&str] = &[

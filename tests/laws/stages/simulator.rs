@@ -43,8 +43,8 @@ struct Slot {
 /// One rank.
 struct Rank {
     calls: Vec<StagedCall>,
-    /// The phases of all calls, with the index of the call.
-    steps: Vec<(usize, Phase, u64)>,
+    /// The phases of all calls, with the index of the call; after those of each call it is left.
+    steps: Vec<(usize, Option<Phase>, u64)>,
     at: usize,
     /// True between the begin and the end of a phase.
     is_inside: bool,
@@ -98,7 +98,10 @@ impl Stages {
             });
             let calls: Vec<_> = calls.collect();
             let steps = calls.iter().enumerate();
-            let steps = steps.flat_map(|(at, call)| call.steps().map(move |(p, b)| (at, p, b)));
+            let steps = steps.flat_map(|(at, call)| {
+                let phases = call.steps().map(move |(phase, block)| (at, Some(phase), block));
+                phases.chain([(at, None, call.first)])
+            });
             Rank { steps: steps.collect(), calls, at: 0, is_inside: false, done: [0; 3] }
         };
         let slots = vec![Slot::default(); size * depth as usize];
@@ -159,11 +162,14 @@ impl Stages {
         let all_begun = self.knows_finished && self.ranks.iter().all(begun);
         let finished = if all_begun { call.first } else { 0 };
         let meets = |peer: usize| {
-            let needs = call.needs((phase, block), peer, finished);
+            let needs = match phase {
+                Some(phase) => call.needs((phase, block), peer, finished),
+                None => [call.leaves_after(peer), None],
+            };
             let done = self.ranks[peer].done;
             needs.into_iter().flatten().all(|need| done[need.phase as usize] >= need.blocks)
         };
-        let waits = !(self.leave_early && phase == Phase::CopyOut);
+        let waits = !(self.leave_early && phase.is_none());
         rank.is_inside || !waits || (0..self.ranks.len()).filter(|&peer| peer != me).all(meets)
     }
 
@@ -175,37 +181,44 @@ impl Stages {
         let depth = self.depth as usize;
         let at = |rank: usize| rank * depth + block as usize % depth;
         let peers = || 0..call.size;
+        let is_read = peers().any(|peer| call.reads_stage(peer, me));
+        let is_result_read = peers().any(|peer| call.reads_result(peer, me));
+        let is_users = |is_read: bool| !begins && is_read && call.is_single_copy;
         match phase {
-            Phase::CopyIn => {
-                let is_read = peers().any(|peer| call.reads_stage(peer, me));
+            Some(Phase::CopyIn) => {
                 write(&mut self.slots[at(me)], (me, block), begins, is_read)?;
                 write(&mut self.inputs[me], (me, block), begins, is_read && call.is_single_copy)?;
             }
-            Phase::Fold => {
+            Some(Phase::Fold) => {
                 for owner in peers().filter(|&owner| call.reads_stage(me, owner)) {
                     read(&mut self.slots[at(owner)], (me, owner, block), begins)?;
                     if call.is_single_copy {
                         read(&mut self.inputs[owner], (me, owner, block), begins)?;
                     }
                 }
-                let is_read = peers().any(|peer| call.reads_result(peer, me));
-                write(&mut self.results[at(me)], (me, block), begins, is_read)?;
+                write(&mut self.results[at(me)], (me, block), begins, is_result_read)?;
             }
-            Phase::CopyOut => {
+            Some(Phase::CopyOut) => {
                 for owner in peers().filter(|&owner| call.reads_result(me, owner)) {
                     read(&mut self.results[at(owner)], (me, owner, block), begins)?;
                 }
+                // In place, the others' results are stored over the input.
+                let is_stored_to = is_result_read && call.is_single_copy;
+                write(&mut self.inputs[me], (me, block), begins, is_stored_to)?;
+            }
+            None => {
                 // After the call the user writes to the memory, and goes on writing.
-                let is_read = peers().any(|peer| call.reads_stage(peer, me));
-                let is_users = !begins && is_read && call.is_single_copy;
-                write(&mut self.inputs[me], (me, block), true, is_users)?;
+                write(&mut self.inputs[me], (me, block), true, is_users(is_read))?;
+                write(&mut self.results[at(me)], (me, block), true, is_users(is_result_read))?;
             }
         }
         let rank = &mut self.ranks[me];
         rank.is_inside = begins;
         if !begins {
-            rank.done[phase as usize] = block + 1;
             rank.at += 1;
+            if let Some(phase) = phase {
+                rank.done[phase as usize] = block + 1;
+            }
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use nix::sys::prctl::set_dumpable;
 use nix::sys::signal::Signal;
 use nix::unistd::{Uid, geteuid, setuid};
 use ringreduce::schedule::Collective;
-use ringreduce::{Algorithm, CallOptions, Communicator, DataType, Error, Result};
+use ringreduce::{Algorithm, CallOptions, Communicator, DataType, Error, ReduceOp, Result};
 
 use super::{LONG, PROMPTLY, Trial};
 
@@ -39,6 +39,12 @@ pub(super) fn work(comm: &mut Communicator) -> Result<()> {
         let mut buf = mine.clone();
         comm.broadcast(&mut buf, root)?;
         assert!(buf.iter().all(|&it| it == value(root)), "round {round}");
+        let sum = (0..n).map(value).sum::<i64>();
+        let mut buf = mine.clone();
+        comm.all_reduce(&mut buf, ReduceOp::Sum)?;
+        assert!(buf.iter().all(|&it| it == sum), "round {round}");
+        comm.reduce_scatter(&vec![value(me); n * len], &mut buf, ReduceOp::Sum)?;
+        assert!(buf.iter().all(|&it| it == sum), "round {round}");
     }
     Ok(())
 }
@@ -80,4 +86,38 @@ pub(crate) fn unreadable_rank() {
 fn ranks_whose_memory_cannot_be_read_do_without() {
     let world = World::start("faults::single_copy::unreadable_rank", 3, "shm", |_| Vec::new());
     world.succeeds("a rank that hides its memory");
+}
+
+/// A process: one rank whose memory could be read at first, and then not, as after a change of its
+/// user; and again.
+pub(crate) fn rank_that_hides_later() {
+    let Some((builder, ..)) = this_builder() else { return };
+    if geteuid().is_root() {
+        setuid(Uid::from_raw(NOBODY)).unwrap();
+    }
+    set_dumpable(true).unwrap();
+    let mut comm = builder.build().unwrap();
+    let (n, me) = (comm.size(), comm.rank());
+    let mut comm = comm.with(by_single_copy());
+    for round in 0..30 {
+        set_dumpable(me != HIDDEN || round % 3 == 0).unwrap();
+        let mine = vec![(round * n + me) as u32; 100_000];
+        let mut all = vec![9; n * mine.len()];
+        comm.all_gather(&mine, &mut all).unwrap();
+        let from = |at: usize| (round * n + at / mine.len()) as u32;
+        assert!(all.iter().enumerate().all(|(at, &it)| it == from(at)), "round {round}");
+        let mut sum = vec![round as u32; 50_000];
+        comm.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+        assert!(sum.iter().all(|&it| it as usize == n * round), "round {round}");
+        let mut buf = mine.clone();
+        comm.broadcast(&mut buf, round % n).unwrap();
+        assert!(buf.iter().all(|&it| it as usize == round * n + round % n), "round {round}");
+    }
+}
+
+#[test]
+fn a_rank_that_hides_its_memory_later_fails_no_call() {
+    let world =
+        World::start("faults::single_copy::rank_that_hides_later", 3, "shm", |_| Vec::new());
+    world.succeeds("a rank that hides its memory later");
 }

@@ -3,7 +3,7 @@
 use harness::processes::number;
 use harness::ranks::{in_threads, on};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use ringreduce::{Algorithm, CallOptions, Communicator, Error, ReduceOp};
+use ringreduce::{CallOptions, Communicator, Error, ReduceOp};
 
 /// Tells the process that it is one of these tests.
 const SETTING: &str = "TEST_CALL_MEMORY";
@@ -67,10 +67,6 @@ pub(crate) fn process() {
     let retry_safe = || CallOptions::new().retry_safe(true);
     all_fail(ready(2), |comm, buf| {
         comm.with(CallOptions::new().retry_safe(true)).all_reduce(buf, ReduceOp::Sum)
-    });
-    all_fail(ready(2), |comm, buf| {
-        let options = CallOptions::new().algorithm(Algorithm::SingleCopy);
-        comm.with(options).all_to_all_in_place(buf)
     });
     // A single rank has no peer that could fail, so it copies nothing.
     let mut alone = ready(1).remove(0);

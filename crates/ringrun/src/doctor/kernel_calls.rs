@@ -51,7 +51,7 @@ struct PeerMemory {
     is_asked_for: bool,
 }
 
-/// Ranks that are processes use it for `single_copy` alone, on request.
+/// Ranks that are processes use it for `single_copy` alone.
 fn peer_memory(facts: &PeerMemory) -> Check {
     const NAME: &str = "peer memory";
     let scope = facts.ptrace_scope.as_deref();

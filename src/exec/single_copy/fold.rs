@@ -1,0 +1,103 @@
+//! Reductions of single copy: a rank folds its part of the inputs of all ranks, piece by piece: it
+//! reads a piece of each peer's input into memory of its own, which stays in its cache. In an
+//! all-reduce it then reads the parts that its peers have folded.
+//! Law: the fold is in rank order.
+
+use std::ops::Range;
+
+use super::{RegionCall, RegionWait, read};
+use crate::exec::wait::Halt;
+use crate::memory::{Buffer, Dst, Src};
+use crate::schedule::{Collective, Phase, Space, StageShape};
+
+/// Bytes of a piece at least, at most, and of the pieces of all peers. The kernel reads a page of a
+/// peer in about the time of the system call itself.
+const PIECE: [usize; 2] = [16 << 10, 128 << 10];
+const ALL_PIECES: usize = 512 << 10;
+/// Pieces of two peers begin five lines apart, modulo a page: at equal places they would share a
+/// few sets of each cache.
+const APART: usize = 5 * LINE;
+/// Parts begin at multiples of a cache line.
+const LINE: usize = 64;
+
+/// Bytes of a piece, a multiple of the element.
+fn piece_len(call: &RegionCall<'_>) -> usize {
+    let [least, most] = PIECE;
+    let len = (ALL_PIECES / (call.size - 1).max(1)).clamp(least, most);
+    (len - len % call.element).max(call.element)
+}
+
+/// Bytes that [`fold`] needs for the pieces.
+pub(super) fn room(call: &RegionCall<'_>) -> usize {
+    let len = piece_len(call).min(call.bytes);
+    if call.collective.reduces() { (call.size - 1) * (len + APART) } else { 0 }
+}
+
+/// The part of an all-reduce that `rank` folds.
+fn part(call: &RegionCall<'_>, rank: usize) -> Range<usize> {
+    let RegionCall { bytes, size, element, .. } = *call;
+    let granule = if LINE.is_multiple_of(element) { LINE } else { element };
+    let share = bytes.div_ceil(size).next_multiple_of(granule);
+    let from = (share * rank).min(bytes);
+    from..(from + share).min(bytes)
+}
+
+/// Folds this rank's part; `streaming` is true if results are stored past the cache.
+pub(super) fn fold(
+    call: &RegionCall<'_>,
+    of: (&Buffer<'_>, bool),
+    waits: &mut RegionWait<'_>,
+    pieces: &mut [u8],
+) -> Result<(), Halt> {
+    // The views are arrays on the stack, so that a call allocates nothing.
+    match call.size {
+        0..=8 => fold_of_up_to::<8>(call, of, waits, pieces),
+        9..=64 => fold_of_up_to::<64>(call, of, waits, pieces),
+        _ => fold_of_up_to::<{ StageShape::MOST_RANKS }>(call, of, waits, pieces),
+    }
+}
+
+fn fold_of_up_to<const MAX: usize>(
+    call: &RegionCall<'_>,
+    (buffer, streaming): (&Buffer<'_>, bool),
+    waits: &mut RegionWait<'_>,
+    pieces: &mut [u8],
+) -> Result<(), Halt> {
+    let RegionCall { collective, me, size, kernel, is_last, .. } = *call;
+    let is_shared = collective == Collective::AllReduce;
+    // Where this rank's part begins in the inputs, and in its output.
+    let (len, input, output) = match is_shared {
+        true => (part(call, me).len(), part(call, me).start, part(call, me).start),
+        false => (call.bytes, me * call.bytes, 0),
+    };
+    let longest = piece_len(call);
+    for from in (0..len).step_by(longest) {
+        let piece = longest.min(len - from);
+        let own = input + from..input + from + piece;
+        let mut sources = [buffer.src(Space::Input, own); MAX];
+        let peers = (0..size).filter(|&rank| rank != me);
+        for (peer, room) in peers.zip(pieces.chunks_exact_mut(longest.min(call.bytes) + APART)) {
+            let room = &mut room[..piece];
+            let at = (Space::Input, input + from);
+            read((waits, Phase::Fold), peer, at, Dst::from(&mut *room))?;
+            sources[peer] = Src::from(&*room);
+        }
+        let result = buffer.dst(Space::Output, output + from..output + from + piece);
+        // Peers read the result of an all-reduce soon.
+        let result = result.streaming(streaming && !is_shared);
+        kernel.fold(is_last, &mut [result], &sources[..size]);
+    }
+    Ok(())
+}
+
+/// Reads what `peer` has folded of an all-reduce into the same place of `buffer`.
+pub(super) fn fetch_result(
+    call: &RegionCall<'_>,
+    buffer: &Buffer<'_>,
+    waits: &mut RegionWait<'_>,
+    peer: usize,
+) -> Result<(), Halt> {
+    let part = part(call, peer);
+    let out = buffer.dst(Space::Output, part.clone());
+    read((waits, Phase::CopyOut), peer, (Space::Output, part.start), out)
+}
