@@ -5,23 +5,20 @@
 
 use std::time::Instant;
 
-use bytemuck::cast_slice_mut;
-
 use super::cable::{CableBytes, chunks_of_hosts};
 use super::probe::{Prober, request};
 use super::trial::{Forms, LONGEST_CALL_SECONDS, Trial};
 use crate::element::{DataType, ReduceOp};
 use crate::exec::Halt;
-use crate::memory::Buffer;
 use crate::plan::{Candidate, Request, Rules, Tuning};
-use crate::schedule::{Algorithm, Collective, StageShape};
+use crate::schedule::{Algorithm, Collective};
 
 /// Seconds for all trials, in the region of a host and over links: calls over TCP take longer, and
 /// so does the start of jobs with several hosts.
 const BUDGET_SECONDS: [f64; 2] = [0.15, 0.4];
 /// The part of the budget after which no further collective or length is tried for the first time.
 /// The rest is for more tries of the algorithms that are close.
-const SURVEY_PART: f64 = 0.6;
+const SURVEY_PART: f64 = 0.7;
 /// The highest price, relative to the cheapest algorithm's, of an algorithm that is tried.
 const HIGHEST_PRICE_RATIO: f64 = 6.0;
 /// The most algorithms that make a longer all-reduce over links.
@@ -36,7 +33,8 @@ const LONG_TRIALS_SECONDS: f64 = 0.3;
 /// Seconds of all these calls, untimed ones included; the two algorithms that promise most are
 /// tried once in any case. 64 ranks on two CPUs took 1.1 s for calls that should have taken 0.3 s.
 const LONG_TRIALS_LIMIT: f64 = 0.5;
-/// The longest time, relative to the fastest algorithm's, of an algorithm that is tried again.
+/// The longest time, relative to the fastest algorithm's, of an algorithm that is tried again, or
+/// with a longer call.
 const HIGHEST_TIME_RATIO: f64 = 3.0;
 /// The most tries of an algorithm at a length; their median counts. Each pass over the list makes
 /// one. A disturbance of the machine then hits one try of each algorithm instead of all tries of
@@ -91,6 +89,7 @@ impl Prober<'_> {
     ) -> Result<(Vec<Trial>, f64), Halt> {
         let (mut trials, mut spent) = (Vec::new(), 0.0);
         self.touch_stages(memory)?;
+        self.meeting_seconds = self.seconds_of_meeting()?;
         for collective in Tuning::CLASSES {
             // A barrier has no length, and the longest call is made once, by one algorithm.
             let points = match collective {
@@ -99,7 +98,7 @@ impl Prober<'_> {
                 _ => Tuning::POINTS.len() - 1,
             };
             for point in 0..points {
-                let mut group = self.promising_trials(collective, point);
+                let mut group = self.promising_trials(&trials, collective, point);
                 let is_longest = point + 1 == Tuning::POINTS.len();
                 if is_longest {
                     group.sort_by(|one, other| one.expected.total_cmp(&other.expected));
@@ -201,69 +200,26 @@ impl Prober<'_> {
         Ok(found)
     }
 
-    /// Makes an untimed call through every slot of all stages, whose pages are made when they are
-    /// touched: whichever call came first would otherwise be charged with that.
-    fn touch_stages(&mut self, memory: &mut Vec<u8>) -> Result<(), Halt> {
-        let StageShape { block, depth } = StageShape::of(self.rank_info.local_size);
-        let (collective, dtype) = (Collective::AllReduce, DataType::F32);
-        let op = Some(ReduceOp::Sum.into());
-        let request = Request { collective, count: block * depth / dtype.size(), dtype, op };
-        let planner = &mut self.engine.planner;
-        planner.set_rules(Rules::default());
-        let mut candidates = planner.candidates(&request);
-        let is_staged = |candidate: &Candidate| {
-            [Algorithm::Staged, Algorithm::TwoLevel].contains(&candidate.algorithm)
-        };
-        let staged = candidates.find(is_staged);
-        drop(candidates);
-        let is_short = |candidate: &Candidate| {
-            candidate.seconds.is_some_and(|seconds| seconds <= LONGEST_CALL_SECONDS[0])
-        };
-        if let Some(Candidate { algorithm, .. }) = staged.filter(is_short) {
-            memory.resize(memory.len().max(block * depth), 0);
-            let buffer = Buffer::in_place(&mut memory[..block * depth]);
-            self.call(None, algorithm, &request, &buffer)?;
-        }
-        Ok(())
-    }
-
-    /// Replaces each rank's times by those of all ranks: the longest where the call has a root,
-    /// since a rank that returns early has left work to others; else the mean, since all ranks wait
-    /// for each other, and a rank that began to count early counts what others do for too long.
-    fn share_times(&mut self, times: &mut [f64], is_rooted: &[bool]) -> Result<(), Halt> {
-        let mut sums = times.to_vec();
-        if is_rooted.contains(&true) {
-            self.reduce(times, ReduceOp::Max)?;
-        }
-        if is_rooted.contains(&false) {
-            self.reduce(&mut sums, ReduceOp::Sum)?;
-        }
-        let ranks = self.rank_info.peers.len() as f64;
-        for ((time, sum), is_rooted) in times.iter_mut().zip(sums).zip(is_rooted) {
-            if !is_rooted {
-                *time = sum / ranks;
-            }
-        }
-        Ok(())
-    }
-
-    pub(super) fn reduce(&mut self, numbers: &mut [f64], op: ReduceOp) -> Result<(), Halt> {
-        let (collective, dtype) = (Collective::AllReduce, DataType::F64);
-        let request = Request { collective, count: numbers.len(), dtype, op: Some(op.into()) };
-        let buffer = Buffer::in_place(cast_slice_mut(numbers));
-        self.call(None, Algorithm::Binomial, &request, &buffer)
-    }
-
-    /// The algorithms that could be the best for a call of a length.
-    fn promising_trials(&mut self, collective: Collective, point: usize) -> Vec<Trial> {
+    /// The algorithms that could be the best for a call of a length, after the trials before.
+    fn promising_trials(
+        &mut self,
+        before: &[Trial],
+        collective: Collective,
+        point: usize,
+    ) -> Vec<Trial> {
         let mut trials = self.trials(collective, point);
         let shares_host = self.engine.planner.shares_host();
         let least = trials.iter().fold(f64::INFINITY, |least, trial| least.min(trial.expected));
         // In shared memory a rank waits for all others at once. The closed form of the same
         // messages counts a step for each, and among 64 ranks overestimates the time ten times.
         let longest = LONGEST_CALL_SECONDS[usize::from(!shares_host)];
+        let is_known = |algorithm: Algorithm| {
+            let class = Tuning::class(collective);
+            before.iter().any(|trial| (trial.class(), trial.algorithm) == (class, algorithm))
+        };
         let most = |algorithm: Algorithm| match algorithm.is_in_shared_memory() {
             true if point == 0 => f64::INFINITY,
+            _ if is_known(algorithm) => (HIGHEST_TIME_RATIO * least).min(longest),
             true => longest,
             false => (HIGHEST_PRICE_RATIO * least).min(longest),
         };
@@ -281,36 +237,6 @@ impl Prober<'_> {
             Some(Trial { algorithm, request, point, expected, tries: Vec::new() })
         };
         planner.candidates(&request).filter_map(trial).collect()
-    }
-
-    /// Seconds of one call of a trial, as the mean of a few calls.
-    fn time_trial(&mut self, trial: &Trial, memory: &mut Vec<u8>) -> Result<f64, Halt> {
-        let Trial { algorithm, request, .. } = trial;
-        let size = self.rank_info.peers.len();
-        let len = request.longest(size as u32);
-        let blocks = request.collective.blocks(size as u32);
-        let [sent, received] = request
-            .collective
-            .shape(size as u32)
-            .map(|count| if count == blocks { len } else { len / size });
-        // Calls with a block for each rank are out of place, as most users make them.
-        let output = if request.collective.has_blocks() { sent } else { 0 };
-        memory.resize(memory.len().max(output + received), 0);
-        let memory = &mut memory[..output + received];
-        let (input, output) = (0..sent, output..output + received);
-        let mut call = |prober: &mut Self| {
-            let buffer = Buffer::in_one_memory(memory, input.clone(), output.clone());
-            prober.call(None, *algorithm, request, &buffer)
-        };
-        // An untimed call first, because the call before was another algorithm's: what that left to
-        // do matters to short calls.
-        if trial.expected <= LONGEST_CALL_SECONDS[1] {
-            match std::mem::replace(&mut self.has_opened[*algorithm as usize], true) {
-                false => self.open_links(&mut call)?,
-                true => call(self)?,
-            }
-        }
-        self.seconds_per_call(trial.calls(), &mut call)
     }
 }
 

@@ -6,4 +6,5 @@ pub(crate) mod cache;
 mod group;
 mod measure;
 mod probe;
+mod timing;
 mod trial;

@@ -55,8 +55,16 @@ impl Engine {
         let rank_info = &*rank_info;
         let (began, has_told) = (Instant::now(), rank_info.rank > 0);
         let has_opened = [false; Algorithm::ALL.len()];
-        let mut prober =
-            Prober { engine: self, rank_info, settings, calls: 0, began, has_told, has_opened };
+        let mut prober = Prober {
+            engine: self,
+            rank_info,
+            settings,
+            calls: 0,
+            meeting_seconds: 0.0,
+            began,
+            has_told,
+            has_opened,
+        };
         let cache = SpeedCache::of(rank_info);
         let starts = cache.load();
         let barrier = match cache.is_pair {
@@ -103,6 +111,8 @@ pub(super) struct Prober<'a> {
     has_told: bool,
     /// The algorithms whose links are connected.
     pub(super) has_opened: [bool; Algorithm::ALL.len()],
+    /// Seconds of a call by which all ranks wait for each other, once that is measured.
+    pub(super) meeting_seconds: f64,
     /// Calls made so far; a call's number is this plus [`PROBE_SEQUENCE_BIT`].
     calls: u64,
 }

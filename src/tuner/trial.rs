@@ -91,9 +91,11 @@ impl Forms {
     /// The factors of closed-form prices. A class that was not tried has those of all-reduce.
     pub(super) fn tuning(&self, trials: &[Trial]) -> Tuning {
         let mut tuning = Tuning::default();
+        let growth = self.growth_beyond_caches(trials);
         for class in 0..tuning.0.len() {
             let is_tried = trials.iter().any(|trial| trial.class() == class);
-            tuning.0[class] = if is_tried { self.factors(trials, class) } else { tuning.0[0] };
+            tuning.0[class] =
+                if is_tried { self.factors(trials, class, growth) } else { tuning.0[0] };
         }
         tuning
     }
@@ -103,7 +105,9 @@ impl Forms {
     /// memory or over links: where the forms say too much of shared memory, links are no cheaper
     /// for that. At lengths beyond those at which it was tried, it keeps its last factor, but after
     /// a call too long for more trials one of at least 1, so that it is no cheaper than its form.
-    fn factors(&self, trials: &[Trial], class: usize) -> Factors {
+    /// The longest call was tried by one algorithm alone, if at all: beyond the caches all slow
+    /// down as that one.
+    fn factors(&self, trials: &[Trial], class: usize, growth: f64) -> Factors {
         if !self.shares_host {
             return self.over_links(trials, class);
         }
@@ -130,12 +134,22 @@ impl Forms {
                 let tried_before = measured[at][..point].iter().any(Option::is_some);
                 let worst = if algorithm.is_in_shared_memory() { in_memory } else { over_links };
                 let least = if point > too_long_from[at] { 1.0 } else { 0.0 };
-                let guess = worst.filter(|_| !tried_before).unwrap_or(before).max(least);
-                found[at][point] = measured[at][point].unwrap_or(guess);
+                let guess = match point == POINTS - 1 {
+                    true => before * growth,
+                    false => worst.filter(|_| !tried_before).unwrap_or(before),
+                };
+                found[at][point] = measured[at][point].unwrap_or(guess.max(least));
             }
         }
-        slow_down_beyond_caches(&mut found, &measured);
         found
+    }
+
+    /// The factor of the longest call over that of the one before, as measured; 1 if the longest
+    /// was not tried.
+    fn growth_beyond_caches(&self, trials: &[Trial]) -> f64 {
+        let growth = |of: &[Option<f64>; POINTS]| Some(of[POINTS - 1]? / of[POINTS - 2]?);
+        let of_class = |class| self.measured(trials, class).iter().find_map(growth);
+        (0..Tuning::CLASSES.len()).find_map(of_class).unwrap_or(1.0)
     }
 
     /// The least seconds that a call of a length may take by each algorithm, by its form and its
@@ -261,21 +275,6 @@ type Least = [Option<f64>; Algorithm::ALL.len()];
 
 /// The measured factors by algorithm and point.
 type Measured = [[Option<f64>; POINTS]; Algorithm::ALL.len()];
-
-/// Lets all algorithms slow down at the longest length, beyond the caches, as the only one that was
-/// tried there. If none was, a factor that was measured inside the caches favours no algorithm over
-/// the ring.
-fn slow_down_beyond_caches(found: &mut Factors, measured: &Measured) {
-    let longest = POINTS - 1;
-    let tried = (0..found.len()).find(|&algorithm| measured[algorithm][longest].is_some());
-    if let Some(tried) = tried {
-        let growth = found[tried][longest] / found[tried][longest - 1];
-        found.iter_mut().for_each(|factors| factors[longest] = factors[longest - 1] * growth);
-    } else {
-        let ring = found[Algorithm::Ring as usize][longest];
-        found.iter_mut().for_each(|factors| factors[longest] = factors[longest].max(ring));
-    }
-}
 
 #[cfg(test)]
 pub(super) mod tests {
