@@ -12,6 +12,8 @@ OURS = ("ringreduce", "registered")
 # CPUs that share a cache hand over a line in less than this, as in ringbench's probe.
 NEAR_NS, DISTURBED_NS = 110, 2000
 TRANSPORTS = {"shm": "shared memory", "tcp": "TCP"}
+# The 97.5 % quantiles of Student's t, from 1 degree of freedom on.
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 COLOURS = "#0b6bcb #2a9d5c #d2691e #8a56c2 #c9376b #1b94a8 #b0921b #7f868d #6b4f2a".split()
 NOTE = """Times are microseconds. ratio: the best peer's time divided by ours, ordinary memory, then
 registered; above 1, ringreduce is faster. bus: GB/s of ours, 2(n-1)/n x size / time for all_reduce,
@@ -136,20 +138,43 @@ def remarks(race):
 def machine(race):
     found, when = race["machine"], time.strftime("%Y-%m-%d", time.gmtime(race["unix_time"]))
     buffers = "refilled before each call" if race["refill"] else "reused"
+    sets = "".join(f" {name}" for name in found.get("instructions", []))
     return (
-        f"{found['cpu']}, {found['cpus']} CPUs, Linux {found['kernel']}, {race['congestion']}; "
+        f"{found['cpu']}{sets}, {found['cpus']} CPUs, Linux {found['kernel']}, {race['congestion']}; "
         f"buffers {buffers}; {when}"
     )
+
+
+def columns(rows):
+    """The lines of a table, each column as wide as its widest cell."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
+
+
+def lost(race):
+    """The cells that the best peer wins in every likely case: the interval of the ratio, with 95 %
+    confidence by Student's t of the rounds' logarithms, lies below 1."""
+    rounds = collections.defaultdict(list)
+    for group in groups(race, lambda sample: sample["round"]):
+        for size, ratio in group.points(Group.ratio, OURS[0]).items():
+            rounds[group.panel, size].append(math.log(ratio))
+    for ((collective, transport, ranks), size), logs in sorted(rounds.items()):
+        if len(logs) < 2:
+            continue
+        t = STUDENT[min(len(logs) - 1, len(STUDENT)) - 1]
+        mean, half = statistics.mean(logs), t * statistics.stdev(logs) / math.sqrt(len(logs))
+        if mean + half < 0:
+            low, middle, high = (math.exp(log) for log in (mean - half, mean, mean + half))
+            where = f"{collective}, {transport}, {ranks} ranks, {human(size)}"
+            yield f"lost: {where}: {middle:.2f} ({low:.2f} to {high:.2f})"
 
 
 def text(race):
     out = [race["command"], machine(race), ""]
     for group in groups(race):
-        rows = list(group.table())
-        widths = [max(map(len, column)) for column in zip(*rows)]
-        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
-        out += [group.title, *lines, ""]
-    return "\n".join([*out, NOTE, *remarks(race)]) + "\n"
+        out += [group.title, *columns(group.table()), ""]
+    return "\n".join([*out, NOTE, *lost(race), *remarks(race)]) + "\n"
 
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 320, 56, 16, 14, 40
