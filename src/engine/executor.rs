@@ -8,7 +8,7 @@ use crate::health::Peers;
 use crate::kernel::Kernel;
 use crate::memory::{Buffer, OwnBuffers, Scratch};
 use crate::plan::{ExecutedBy, Plan};
-use crate::schedule::{Algorithm, Space};
+use crate::schedule::{Algorithm, Collective, Space};
 use crate::transport::Frame;
 
 /// The parts of the engine that executing a plan needs, and facts about this rank.
@@ -91,7 +91,9 @@ impl Executor<'_> {
         let buffer = call.buffer;
         let [read, written] = [Space::Input, Space::Output].map(|space| buffer.addresses(space));
         let is_apart = read.end <= written.start || written.end <= read.start;
-        let copies = is_apart && call.request.op.is_none();
+        // A broadcast is in place, and stores where nobody has read.
+        let is_broadcast = matches!(call.request.collective, Collective::Broadcast { .. });
+        let copies = (is_apart || is_broadcast) && call.request.op.is_none();
         written.len() * if copies { self.local_size } else { 1 } >= self.cache_bytes
     }
 }

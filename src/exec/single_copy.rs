@@ -18,7 +18,7 @@ use super::staged;
 use super::wait::{Halt, Stop, Wait};
 use crate::health::Peers;
 use crate::kernel::copy;
-use crate::memory::{Buffer, CallId, Dst, HostRegion, Scratch, Src, is_readable_by_peers};
+use crate::memory::{Buffer, CallId, Dst, HostRegion, Scratch, Src};
 use crate::schedule::{Collective, Completed, Phase, Space, StagedCall};
 use crate::transport::Fault;
 
@@ -39,7 +39,7 @@ pub(crate) fn run(
     let (first, depth) = (region.begin(1), region.shape().depth as u64);
     let phases = StagedCall { collective, size, me, first, blocks: 1, depth, is_single_copy: true };
     let memory = scratch.bytes(fold::room(call)).map_err(Halt::no_memory)?;
-    let is_shown = is_read(&phases, me) && shows_buffer(call, buffer, region.is_one_process());
+    let is_shown = is_read(&phases, me) && shows_buffer(call, buffer, region);
     let shown = if is_shown { Shown::of(buffer) } else { Shown::NOTHING };
     let mut waits = RegionWait { region, peers, wait, call_id, first };
     for (phase, block) in phases.steps() {
@@ -121,13 +121,12 @@ fn own_transfer<'a>(call: &RegionCall<'_>, buffer: &'a Buffer<'_>) -> Option<(Sr
 
 /// True if peers can read this rank's buffer where it is, and the call stores to what they read
 /// only after they have read it.
-fn shows_buffer(call: &RegionCall<'_>, buffer: &Buffer<'_>, is_one_process: bool) -> bool {
+fn shows_buffer(call: &RegionCall<'_>, buffer: &Buffer<'_>, region: &HostRegion) -> bool {
     let is_whole = |space| buffer.contiguous_len(space, 0, buffer.len(space)) == buffer.len(space);
     if ![Space::Input, Space::Output].into_iter().all(is_whole) {
         return false;
     }
-    let is_readable =
-        |space| is_one_process || is_readable_by_peers(buffer.src(space, 0..buffer.len(space)));
+    let is_readable = |space| region.may_show(buffer.src(space, 0..buffer.len(space)));
     let [read, written] = [Space::Input, Space::Output].map(|space| buffer.addresses(space));
     let stays = match call.collective {
         // A part is stored to by its owner after the fold, and by others once the owner has folded.

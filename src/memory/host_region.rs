@@ -73,6 +73,8 @@ pub(crate) struct HostRegion {
     is_one_process: bool,
     /// Whether slots are filled through the cache or past it.
     policy: RefCell<StorePolicy>,
+    /// The addresses of the last two memories that this rank found its peers to be able to read.
+    readable: Cell<[(usize, usize); 2]>,
 }
 
 impl HostRegion {
@@ -106,6 +108,7 @@ impl HostRegion {
             as_publisher: Cell::new(FencedBy::Publishers),
             is_one_process,
             policy: RefCell::default(),
+            readable: Cell::default(),
         };
         let rare = &region.words(me).rare;
         rare.cache.store(machine.cache_bytes as u64, Ordering::Relaxed);

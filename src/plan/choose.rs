@@ -13,7 +13,11 @@ const SHORTEST_STAGED: usize = 8 << 10;
 /// bytes among 256 ranks on two CPUs took 40 ms, and 100 to 180 ms over links.
 const MOST_RANKS_OVER_LINKS: u32 = 8;
 /// The bytes from which on processes may read each other's memory by system calls.
-const LEAST_READ: usize = 64 << 10;
+const LEAST_READ: usize = 32 << 10;
+/// The bytes of all ranks' outputs from which on the blocks that all of them get do not go by the
+/// kernel's copy, which stores through the caches: a broadcast of 16 MiB among eight ranks took 13
+/// ms by it, and 5 ms over stages, past the caches.
+const MOST_READ_BY_ALL: usize = 128 << 20;
 /// The most ranks of a host that measure links and algorithms. Among more, a call goes through the
 /// region where an algorithm of the region makes it. On two CPUs 256 ranks took 22 s to measure,
 /// and 7 s from their start to their first result without.
@@ -84,7 +88,8 @@ impl Planner {
     /// - Over links: measured among 2, 4 and 8 ranks on two CPUs, near each other and far apart,
     ///   from 64 bytes to 16 MiB, the best of the others took 1.12 times as long at most. Worlds of
     ///   up to 64 ranks are taken to be alike.
-    /// - A short single copy by the kernel: its system calls take as long as a copy over stages.
+    /// - A short single copy by the kernel: its system calls take as long as a copy over stages;
+    ///   and a long one to all ranks.
     /// - Among many ranks, all that go over links: nothing is measured there.
     fn passes_over(&self, algorithm: Algorithm, request: &Request) -> bool {
         let size = self.ring.size();
@@ -93,7 +98,13 @@ impl Planner {
         let is_all_reduce = request.collective == Collective::AllReduce;
         let passes_over = match algorithm {
             Algorithm::SingleCopy => {
-                self.peer_reads == PeerReads::Possible && request.longest(size) < LEAST_READ
+                let bytes = request.longest(size);
+                let to_all = matches!(
+                    request.collective,
+                    Collective::AllGather | Collective::Broadcast { .. }
+                );
+                let is_beyond_caches = to_all && bytes * size as usize >= MOST_READ_BY_ALL;
+                self.peer_reads == PeerReads::Possible && (bytes < LEAST_READ || is_beyond_caches)
             }
             Algorithm::Direct => false,
             Algorithm::Staged => is_all_reduce && is_short,

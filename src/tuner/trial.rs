@@ -105,8 +105,8 @@ impl Forms {
     /// memory or over links: where the forms say too much of shared memory, links are no cheaper
     /// for that. At lengths beyond those at which it was tried, it keeps its last factor, but after
     /// a call too long for more trials one of at least 1, so that it is no cheaper than its form.
-    /// The longest call was tried by one algorithm alone, if at all: beyond the caches all slow
-    /// down as that one.
+    /// The longest call was tried by two algorithms, if at all: beyond the caches the others slow
+    /// down as one of these.
     fn factors(&self, trials: &[Trial], class: usize, growth: f64) -> Factors {
         if !self.shares_host {
             return self.over_links(trials, class);

@@ -25,6 +25,20 @@ impl HostRegion {
         self.is_one_process
     }
 
+    /// True if peers can read this memory of the rank. A look at it takes a microsecond, so memory
+    /// that was seen before is not looked at again; a device's memory in its place is an error.
+    pub(crate) fn may_show(&self, memory: Src<'_>) -> bool {
+        let (addresses, [one, other]) = ((memory.ptr().addr(), memory.len()), self.readable.get());
+        let is_known = (addresses == one || addresses == other) && get_dumpable() == Ok(true);
+        if !self.is_one_process && !is_known {
+            if !is_readable_by_peers(memory) {
+                return false;
+            }
+            self.readable.set([addresses, one]);
+        }
+        true
+    }
+
     /// Fills `out` with the bytes at `address` of `peer`, which has published them in a call.
     ///
     /// # Errors
