@@ -8,9 +8,10 @@ def text(races):
     time by ours, for ordinary memory, of each machine, over all rounds."""
     found = [{group.panel: group for group in report.groups(race, lambda _: "")} for race in races]
     out = ["", *(f"[{number}] {report.machine(race)}" for number, race in enumerate(races, 1)), ""]
-    for panel in found[0]:
-        if not all(panel in one for one in found):
-            continue
+    common = [panel for panel in found[0] if all(panel in one for one in found)]
+    if not common:
+        out.append("no collective, transport and number of ranks is in all of these races")
+    for panel in common:
         same = [one[panel] for one in found]
         collective, transport, ranks = panel
         out.append(f"{collective}, {ranks} ranks, {report.TRANSPORTS[transport]}: ratio by machine")

@@ -34,7 +34,7 @@ fn a_stored_race_is_reported() {
     let files = Files::new();
     let earlier = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bench/race.json");
     let (html, svg) = (files.path("race.html"), files.path("race.svg"));
-    let flags = [("--from", &earlier), ("--html", &html), ("--svg", &svg)];
+    let flags = [("--from", &earlier), ("--html", &html), ("--svg", &svg), ("--beside", &earlier)];
     let line = flags.map(|(flag, path)| format!("{flag} {}", path.display())).join(" ");
     let Some(Ended { code, out, err }) = race("a_stored_race_is_reported", &files, &line) else {
         return;
@@ -46,6 +46,8 @@ fn a_stored_race_is_reported() {
         "  17.7        5.64      20.0     42.4   intelmpi   1.13  3.55  14.8   37 %",
         "\nmissing: gloo: ERROR: No matching distribution found",
         "\nfailed: oneccl: all_reduce, shm, 2 ranks: no end after 120 s (1 times)\n",
+        "\nall_reduce, 2 ranks, shared memory: ratio by machine\n",
+        "\n 256K  1.13  1.13\n",
     ] {
         assert!(out.contains(part), "{part}\n{out}");
     }
@@ -61,6 +63,37 @@ fn a_stored_race_is_reported() {
         let open = [format!("<{tag}>"), format!("<{tag} ")].map(|it| page.matches(&it).count());
         assert_eq!(open[0] + open[1], page.matches(&format!("</{tag}>")).count(), "{tag}");
     }
+}
+
+/// A cell is lost if the interval of the rounds' ratios lies below 1, and not if they scatter.
+#[test]
+fn cells_that_are_lost_in_all_likelihood_are_named() {
+    let test = "cells_that_are_lost_in_all_likelihood_are_named";
+    let files = Files::new();
+    let earlier = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bench/race.json");
+    let mut stored: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(earlier).unwrap()).unwrap();
+    // Three rounds, in which the larger call takes ten times as long, and the shorter one also 0.1.
+    let first = stored["samples"].as_array().unwrap()[..8].to_vec();
+    let factors = [[10.0, 10.0], [0.1, 10.0], [10.0, 10.5]];
+    let rounds = factors.iter().enumerate().flat_map(|(round, factors)| {
+        first.iter().cloned().map(move |mut sample| {
+            sample["round"] = round.into();
+            if sample["program"] == "ringreduce" {
+                let factor = factors[usize::from(sample["bytes"] == 262_144)];
+                sample["us"] = vec![sample["us"][0].as_f64().unwrap() * factor].into();
+            }
+            sample
+        })
+    });
+    stored["samples"] = rounds.collect();
+    let changed = files.path("race.json");
+    std::fs::write(&changed, stored.to_string()).unwrap();
+    let line = format!("--from {}", changed.display());
+    let Some(Ended { code, out, err }) = race(test, &files, &line) else { return };
+    assert_eq!((code, &*err), (Some(0), ""), "{out}");
+    let lost: Vec<_> = out.lines().filter(|line| line.starts_with("lost: ")).collect();
+    assert_eq!(lost, ["lost: all_reduce, shm, 2 ranks, 256K: 0.11 (0.10 to 0.12)"], "{out}");
 }
 
 /// The documents' chart and tables are made of the races that lie beside them.
@@ -103,6 +136,7 @@ fn a_wrong_command_line_names_the_mistake() {
         ("--html /nowhere/race.html", 2, "/nowhere/race.html"),
         ("--from /nowhere.json", 1, "/nowhere.json"),
         ("--from /dev/null", 1, "/dev/null was not written by --json"),
+        ("--beside /nowhere.json", 1, "/nowhere.json"),
     ] {
         let Some(seen) = race("a_wrong_command_line_names_the_mistake", &files, line) else {
             return;
