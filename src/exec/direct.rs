@@ -29,7 +29,7 @@ pub(crate) fn read_space(collective: Collective) -> Space {
 /// One call of a collective in the region of a host.
 #[derive(Debug)]
 pub(crate) struct RegionCall<'a> {
-    /// One of those that [`Algorithm::Direct`](crate::schedule::Algorithm::Direct) makes.
+    /// One of those that the algorithm makes.
     pub(crate) collective: Collective,
     pub(crate) me: usize,
     pub(crate) size: usize,

@@ -19,7 +19,7 @@ use super::wait::{Halt, Stop, Wait};
 use crate::health::Peers;
 use crate::kernel::copy;
 use crate::memory::{Buffer, CallId, Dst, HostRegion, Scratch, Src};
-use crate::schedule::{Collective, Completed, Phase, Space, StagedCall};
+use crate::schedule::{Algorithm, Collective, Completed, Phase, Space, StagedCall};
 use crate::transport::Fault;
 
 /// Makes the call over `buffer`, this rank's own. `scratch` holds the pieces that are folded.
@@ -46,6 +46,7 @@ pub(crate) fn run(
         waits.record(phase);
         if phase == Phase::Fold && !all_show(&phases, &mut waits)? {
             waits.region.publish_finished(block + 1);
+            wait.record_algorithm(Algorithm::Staged);
             return staged::run(call, buffer, streaming, region, peers, wait);
         }
         for peer in waits.others() {
@@ -182,7 +183,11 @@ fn read(
     if waits.region.is_closed(peer) || waits.peers.local_detector().has_ended(rank) {
         return Err(lost("it left the call while its memory was read".into()));
     }
-    read.map_err(|error| lost(format!("its memory can't be read: {error}")))
+    read.map_err(|error| {
+        lost(format!(
+            "its memory can't be read: {error}; RINGREDUCE_ALGO=staged does without reading it"
+        ))
+    })
 }
 
 /// Where a rank's memory is: the addresses of its input and its output, and the bytes of its input.

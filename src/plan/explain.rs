@@ -204,7 +204,7 @@ impl Planner {
 }
 
 impl Planner {
-    /// Why ranks of one host can't read each other's memory for a call that would only move it.
+    /// Why ranks of one host can't read each other's memory, for a call that could be made so.
     fn no_single_copy(&self, request: &Request) -> Option<String> {
         let would = self.shares_host && Algorithm::SingleCopy.makes(request.collective, &self.ring);
         match &self.peer_reads {

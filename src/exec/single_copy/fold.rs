@@ -17,14 +17,16 @@ const ALL_PIECES: usize = 512 << 10;
 /// Pieces of two peers begin five lines apart, modulo a page: at equal places they would share a
 /// few sets of each cache.
 const APART: usize = 5 * LINE;
+const PAGE: usize = 4 << 10;
 /// Parts begin at multiples of a cache line.
 const LINE: usize = 64;
 
-/// Bytes of a piece, a multiple of the element.
+/// Bytes of a piece: whole pages, unless the element is no part of one.
 fn piece_len(call: &RegionCall<'_>) -> usize {
     let [least, most] = PIECE;
     let len = (ALL_PIECES / (call.size - 1).max(1)).clamp(least, most);
-    (len - len % call.element).max(call.element)
+    let granule = if PAGE.is_multiple_of(call.element) { PAGE } else { call.element };
+    (len - len % granule).max(call.element)
 }
 
 /// Bytes that [`fold`] needs for the pieces.

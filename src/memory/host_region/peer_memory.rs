@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 use nix::sched::sched_yield;
-use nix::sys::prctl::get_dumpable;
 
 use super::HostRegion;
 use crate::memory::{Dst, Src};
@@ -29,7 +28,7 @@ impl HostRegion {
     /// that was seen before is not looked at again; a device's memory in its place is an error.
     pub(crate) fn may_show(&self, memory: Src<'_>) -> bool {
         let (addresses, [one, other]) = ((memory.ptr().addr(), memory.len()), self.readable.get());
-        let is_known = (addresses == one || addresses == other) && get_dumpable() == Ok(true);
+        let is_known = (addresses == one || addresses == other) && is_dumpable();
         if !self.is_one_process && !is_known {
             if !is_readable_by_peers(memory) {
                 return false;
@@ -174,6 +173,13 @@ fn read_straight(pid: u32, address: u64, out: &mut Dst<'_>) -> io::Result<()> {
     Ok(())
 }
 
+/// True if the kernel lets processes of this one's user read it: not after a change of its user,
+/// when the state is 0, or 2 (`fs.suid_dumpable`).
+fn is_dumpable() -> bool {
+    // SAFETY: the call answers by its result, and touches no memory.
+    unsafe { libc::prctl(libc::PR_GET_DUMPABLE) == 1 }
+}
+
 /// True if peers that could read this process at its start can read both ends of the memory: the
 /// kernel reads no memory of devices, and none of a process that has changed its user since.
 #[must_use]
@@ -184,12 +190,11 @@ pub fn is_readable_by_peers(memory: Src<'_>) -> bool {
         |at| libc::iovec { iov_base: memory.ptr().wrapping_add(at).cast_mut().cast(), iov_len: 1 };
     let ends = [end(0), end(memory.len().saturating_sub(1))];
     let me = std::process::id() as libc::pid_t;
-    let is_dumpable = get_dumpable().unwrap_or(false);
     let are_readable = || {
         // SAFETY: the kernel writes to `bytes` alone, and checks the other addresses itself.
         unsafe { libc::process_vm_readv(me, &raw const local, 1, ends.as_ptr(), 2, 0) == 2 }
     };
-    is_dumpable && (memory.is_empty() || are_readable())
+    is_dumpable() && (memory.is_empty() || are_readable())
 }
 
 #[cfg(test)]
