@@ -18,7 +18,7 @@ use crate::schedule::{Collective, Phase, Space, StageShape};
 /// Bytes copied to several ranks before the next block is read: a block stays in the nearest cache.
 const COPY_BLOCK: usize = 4 << 10;
 /// The parts of a call begin at multiples of a cache line.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 
 /// The memory that is as long as the whole call and that peers read. For an all-gather it is the
 /// output: each rank first copies its own chunk to its place there.
@@ -48,6 +48,21 @@ pub(crate) struct RegionCall<'a> {
     pub(crate) is_last: bool,
     /// True if the written memory was read before. The caches then hold it, so stores stay cached.
     pub(crate) is_read: bool,
+}
+
+impl RegionCall<'_> {
+    /// Bytes of the longest part of `len` bytes that a rank folds.
+    pub(super) fn share(&self, len: usize) -> usize {
+        let granule = if LINE.is_multiple_of(self.element) { LINE } else { self.element };
+        len.div_ceil(self.size).next_multiple_of(granule)
+    }
+
+    /// The part of `len` bytes that `rank` folds.
+    pub(super) fn part_of(&self, rank: usize, len: usize) -> Range<usize> {
+        let share = self.share(len);
+        let from = (share * rank).min(len);
+        from..(from + share).min(len)
+    }
 }
 
 /// Makes the call over `buffer`, this rank's own, over the stages.
@@ -191,12 +206,8 @@ impl<'a> Walk<'a> {
 
     /// The part of the window that this rank works on for all ranks.
     fn my_part(&self) -> Range<usize> {
-        let RegionCall { me, size, .. } = *self.call;
-        let Range { start, end } = self.window;
-        let granule = if LINE.is_multiple_of(self.call.element) { LINE } else { self.call.element };
-        let share = (end - start).div_ceil(size).next_multiple_of(granule);
-        let from = (start + share * me).min(end);
-        from..(from + share).min(end)
+        let (start, part) = (self.window.start, self.call.part_of(self.call.me, self.window.len()));
+        start + part.start..start + part.end
     }
 
     /// The data of `rank` at `range`, in its buffer or on its stage. This rank's own stage may have

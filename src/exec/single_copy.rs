@@ -38,7 +38,6 @@ pub(crate) fn run(
     let RegionCall { collective, me, size, call_id, .. } = *call;
     let (first, depth) = (region.begin(1), region.shape().depth as u64);
     let phases = StagedCall { collective, size, me, first, blocks: 1, depth, is_single_copy: true };
-    let memory = scratch.bytes(fold::room(call)).map_err(Halt::no_memory)?;
     let is_shown = is_read(&phases, me) && shows_buffer(call, buffer, region);
     let shown = if is_shown { Shown::of(buffer) } else { Shown::NOTHING };
     let mut waits = RegionWait { region, peers, wait, call_id, first };
@@ -68,6 +67,7 @@ pub(crate) fn run(
             Phase::CopyIn => publish(waits.region, block, call_id, shown.0),
             Phase::Fold => {
                 if collective.reduces() {
+                    let memory = scratch.bytes(fold::room(call)).map_err(Halt::no_memory)?;
                     fold::fold(call, (buffer, streaming), &mut waits, memory)?;
                 } else if let Some((mine, place)) = own_transfer(call, buffer) {
                     copy(place.streaming(streaming), None, mine);
@@ -132,7 +132,7 @@ fn shows_buffer(call: &RegionCall<'_>, buffer: &Buffer<'_>, region: &HostRegion)
     let stays = match call.collective {
         // A part is stored to by its owner after the fold, and by others once the owner has folded.
         Collective::AllReduce => read == written,
-        // Nobody else reads the part that this rank gets.
+        // No other rank reads the part that this rank gets.
         Collective::ReduceScatter => written.start == read.start + call.me * call.bytes,
         // In place, a rank stores its peers' data on its own.
         Collective::AllToAll => false,

@@ -4,16 +4,13 @@
 
 use std::ops::Range;
 
-use super::direct::RegionCall;
+use super::direct::{LINE, RegionCall};
 use super::region_wait::RegionWait;
 use super::wait::{Halt, Wait};
 use crate::health::Peers;
 use crate::kernel::copy;
 use crate::memory::{Buffer, HostRegion};
 use crate::schedule::{Collective, Phase, Space, StageShape, StagedCall};
-
-/// The parts of a block begin at multiples of a cache line.
-const LINE: usize = 64;
 
 /// Makes the call over `buffer`, this rank's own.
 ///
@@ -132,20 +129,6 @@ impl Walk<'_> {
         self.piece(block).len() * self.cut.pieces
     }
 
-    /// Bytes of the longest part of a piece of `len` bytes that a rank folds.
-    fn share(&self, len: usize) -> usize {
-        let RegionCall { size, element, .. } = *self.call;
-        let granule = if LINE.is_multiple_of(element) { LINE } else { element };
-        len.div_ceil(size).next_multiple_of(granule)
-    }
-
-    /// The part of a piece of `len` bytes that `rank` folds.
-    fn part(&self, rank: usize, len: usize) -> Range<usize> {
-        let share = self.share(len);
-        let from = (share * rank).min(len);
-        from..(from + share).min(len)
-    }
-
     /// True if the ranks fold parts of a piece.
     fn is_in_parts(&self) -> bool {
         matches!(self.call.collective, Collective::AllReduce | Collective::Reduce { .. })
@@ -173,7 +156,7 @@ impl Walk<'_> {
         let piece = self.piece(block);
         let mut readers = (0..size).filter(|&rank| self.staged.reads_stage(rank, me));
         if self.is_in_parts() {
-            let mine = self.part(me, piece.len());
+            let mine = self.call.part_of(me, piece.len());
             for other in [0..mine.start, mine.end..piece.len()] {
                 let range = piece.start + other.start..piece.start + other.end;
                 copy(other.start, range);
@@ -195,7 +178,7 @@ impl Walk<'_> {
     fn fold_or_fetch(&self, block: u64) {
         let piece = self.piece(block);
         if self.is_in_parts() {
-            self.fold(block, self.part(self.call.me, piece.len()));
+            self.fold(block, self.call.part_of(self.call.me, piece.len()));
         } else if self.call.collective.reduces() {
             self.fold(block, 0..self.own_piece(&piece).len());
         } else {
@@ -252,13 +235,13 @@ impl Walk<'_> {
     /// Copies what `peer` folded of the block to the output.
     fn copy_out(&self, peer: usize, block: u64) {
         let piece = self.piece(block);
-        let theirs = self.part(peer, piece.len());
+        let theirs = self.call.part_of(peer, piece.len());
         let to = piece.start + theirs.start..piece.start + theirs.end;
         let start = to.start;
         for part in self.buffer.pieces([Space::Output], to) {
             let from = part.start - start..part.end - start;
             let out = self.buffer.dst(Space::Output, part).streaming(self.streaming);
-            copy(out, None, self.region.result(peer, block, self.share(piece.len()), from));
+            copy(out, None, self.region.result(peer, block, self.call.share(piece.len()), from));
         }
     }
 
@@ -303,7 +286,7 @@ impl Walk<'_> {
                 out.streaming(self.streaming)
             };
             let shared = || {
-                let (share, streams_out) = (self.share(piece.len()), self.region.streams(run));
+                let (share, streams_out) = (self.call.share(piece.len()), self.region.streams(run));
                 self.region.my_result(block, share, range.clone()).streaming(streams_out)
             };
             let sources = &sources[..size];

@@ -3,9 +3,8 @@
 //! all-reduce it then reads the parts that its peers have folded.
 //! Law: the fold is in rank order.
 
-use std::ops::Range;
-
 use super::{RegionCall, RegionWait, read};
+use crate::exec::direct::LINE;
 use crate::exec::wait::Halt;
 use crate::memory::{Buffer, Dst, Src};
 use crate::schedule::{Collective, Phase, Space, StageShape};
@@ -18,8 +17,6 @@ const ALL_PIECES: usize = 512 << 10;
 /// few sets of each cache.
 const APART: usize = 5 * LINE;
 const PAGE: usize = 4 << 10;
-/// Parts begin at multiples of a cache line.
-const LINE: usize = 64;
 
 /// Bytes of a piece: whole pages, unless the element is no part of one.
 fn piece_len(call: &RegionCall<'_>) -> usize {
@@ -31,17 +28,7 @@ fn piece_len(call: &RegionCall<'_>) -> usize {
 
 /// Bytes that [`fold`] needs for the pieces.
 pub(super) fn room(call: &RegionCall<'_>) -> usize {
-    let len = piece_len(call).min(call.bytes);
-    if call.collective.reduces() { (call.size - 1) * (len + APART) } else { 0 }
-}
-
-/// The part of an all-reduce that `rank` folds.
-fn part(call: &RegionCall<'_>, rank: usize) -> Range<usize> {
-    let RegionCall { bytes, size, element, .. } = *call;
-    let granule = if LINE.is_multiple_of(element) { LINE } else { element };
-    let share = bytes.div_ceil(size).next_multiple_of(granule);
-    let from = (share * rank).min(bytes);
-    from..(from + share).min(bytes)
+    (call.size - 1) * (piece_len(call).min(call.bytes) + APART)
 }
 
 /// Folds this rank's part; `streaming` is true if results are stored past the cache.
@@ -68,8 +55,9 @@ fn fold_of_up_to<const MAX: usize>(
     let RegionCall { collective, me, size, kernel, is_last, .. } = *call;
     let is_shared = collective == Collective::AllReduce;
     // Where this rank's part begins in the inputs, and in its output.
+    let folded = call.part_of(me, call.bytes);
     let (len, input, output) = match is_shared {
-        true => (part(call, me).len(), part(call, me).start, part(call, me).start),
+        true => (folded.len(), folded.start, folded.start),
         false => (call.bytes, me * call.bytes, 0),
     };
     let longest = piece_len(call);
@@ -99,7 +87,7 @@ pub(super) fn fetch_result(
     waits: &mut RegionWait<'_>,
     peer: usize,
 ) -> Result<(), Halt> {
-    let part = part(call, peer);
+    let part = call.part_of(peer, call.bytes);
     let out = buffer.dst(Space::Output, part.clone());
     read((waits, Phase::CopyOut), peer, (Space::Output, part.start), out)
 }
