@@ -134,6 +134,21 @@ impl Walk<'_> {
         matches!(self.call.collective, Collective::AllReduce | Collective::Reduce { .. })
     }
 
+    /// The part of a piece of `len` bytes that this rank folds.
+    fn my_part(&self, len: usize) -> Range<usize> {
+        match self.staged.folds_whole() {
+            true if self.keeps_result() => 0..len,
+            true => 0..0,
+            false => self.call.part_of(self.call.me, len),
+        }
+    }
+
+    /// True if what this rank folds belongs into its own output: of a reduction with a root, at the
+    /// root alone.
+    fn keeps_result(&self) -> bool {
+        self.call.collective.root().is_none_or(|root| root as usize == self.call.me)
+    }
+
     /// Copies `range` of a space into this rank's slot, from byte `at` of the payload on.
     fn copy_to_slot(&self, block: u64, at: usize, range: Range<usize>, streams_in: bool) {
         let (start, len) = (range.start, self.payload_len(block));
@@ -155,8 +170,8 @@ impl Walk<'_> {
         let RegionCall { me, size, .. } = *self.call;
         let piece = self.piece(block);
         let mut readers = (0..size).filter(|&rank| self.staged.reads_stage(rank, me));
-        if self.is_in_parts() {
-            let mine = self.call.part_of(me, piece.len());
+        if self.is_in_parts() && !self.staged.folds_whole() {
+            let mine = self.my_part(piece.len());
             for other in [0..mine.start, mine.end..piece.len()] {
                 let range = piece.start + other.start..piece.start + other.end;
                 copy(other.start, range);
@@ -178,7 +193,7 @@ impl Walk<'_> {
     fn fold_or_fetch(&self, block: u64) {
         let piece = self.piece(block);
         if self.is_in_parts() {
-            self.fold(block, self.call.part_of(self.call.me, piece.len()));
+            self.fold(block, self.my_part(piece.len()));
         } else if self.call.collective.reduces() {
             self.fold(block, 0..self.own_piece(&piece).len());
         } else {
@@ -256,7 +271,7 @@ impl Walk<'_> {
     }
 
     fn fold_of_up_to<const MAX: usize>(&self, block: u64, part: Range<usize>) {
-        let RegionCall { collective, me, size, kernel, is_last, .. } = *self.call;
+        let RegionCall { me, size, kernel, is_last, .. } = *self.call;
         let (piece, len) = (self.piece(block), self.payload_len(block));
         // Where this rank's part begins in the slots, in its input and in its output.
         let (slot, input, output) = match self.is_in_parts() {
@@ -264,8 +279,7 @@ impl Walk<'_> {
             false => (me * piece.len(), self.of_chunk(me, &piece).start, piece.start),
         };
         let shift = |range: &Range<usize>, by: usize| range.start + by..range.end + by;
-        // The result of a reduction with a root lies in this rank's own output at the root alone.
-        let keeps = collective.root().is_none_or(|root| root as usize == me);
+        let keeps = self.keeps_result();
         let shares = (0..size).any(|peer| self.staged.reads_result(peer, me));
         let mut from = 0;
         while from < part.len() {

@@ -40,8 +40,8 @@ impl Slots {
     /// On shared memory 64 KiB x 16 stays in a core's cache and was the best, or nearly, for every
     /// size and world measured. The n-1 other links of a rank share about as much again; the
     /// shorter their slots, the more often ranks on one CPU take turns. With TCP each slot costs a
-    /// system call, so slots are larger; but those of all ranks on a CPU should fit its cache:
-    /// among eight ranks on two CPUs, 16 MiB took 46 ms by slots of 1 MiB and 37 ms by 512 KiB.
+    /// system call, so slots are larger; but those of all ranks on a CPU, and the bytes of half of
+    /// them that are on their way, should fit its cache (ARCHITECTURE.md has the measurement).
     ///
     /// Over TCP the other links of up to 512 ranks have 32 MiB at most for each rank, where there
     /// are links between all pairs: with 64 KiB for each slot, each of 224 ranks took 195 MB for
@@ -65,7 +65,7 @@ impl Slots {
                 },
             },
             Distance::Tcp => Self {
-                ring: SlotShape { bytes: 512 << 10, capacity: 4 },
+                ring: SlotShape { bytes: 256 << 10, capacity: 4 },
                 other: SlotShape { bytes: over_tcp, capacity: 8 },
             },
             Distance::WideArea => Self {

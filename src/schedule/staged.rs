@@ -124,12 +124,24 @@ impl StagedCall {
         })
     }
 
+    /// True if each rank that gets the result folds all of it. Of two ranks it then reads as many
+    /// bytes of its peer as if both folded one half and copied out the other, and waits for each
+    /// block once instead of twice.
+    #[must_use]
+    #[inline]
+    pub fn folds_whole(&self) -> bool {
+        let is_shared =
+            matches!(self.collective, Collective::AllReduce | Collective::Reduce { .. });
+        self.size == 2 && is_shared && !self.is_single_copy
+    }
+
     /// True if `rank` folds or fetches from the stage of `peer`.
     #[must_use]
     #[inline]
     pub fn reads_stage(&self, rank: usize, peer: usize) -> bool {
         rank != peer
             && match self.collective {
+                Collective::Reduce { root } if self.folds_whole() => rank == root as usize,
                 Collective::Broadcast { root } | Collective::Scatter { root } => {
                     peer == root as usize
                 }
@@ -143,6 +155,7 @@ impl StagedCall {
     #[inline]
     pub fn reads_result(&self, rank: usize, peer: usize) -> bool {
         rank != peer
+            && !self.folds_whole()
             && match self.collective {
                 Collective::AllReduce => true,
                 Collective::Reduce { root } => rank == root as usize,

@@ -21,6 +21,9 @@ const BUDGET_SECONDS: [f64; 2] = [0.15, 0.4];
 const SURVEY_PART: f64 = 0.7;
 /// The highest price, relative to the cheapest algorithm's, of an algorithm that is tried.
 const HIGHEST_PRICE_RATIO: f64 = 6.0;
+/// The most algorithms that make the longest all-reduce of the survey: between two ranks stages,
+/// single copy and links may be the fastest.
+const MOST_LONGEST_TRIALS: usize = 3;
 /// The most algorithms that make a longer all-reduce over links.
 const MOST_LONG_TRIALS: usize = 4;
 /// The most tries of each.
@@ -91,7 +94,7 @@ impl Prober<'_> {
         self.touch_stages(memory)?;
         self.meeting_seconds = self.seconds_of_meeting()?;
         for collective in Tuning::CLASSES {
-            // A barrier has no length, and the longest call is made once, by two algorithms.
+            // A barrier has no length, and the longest call is made once, by few algorithms.
             let points = match collective {
                 Collective::Barrier => 1,
                 Collective::AllReduce => Tuning::POINTS.len(),
@@ -102,7 +105,7 @@ impl Prober<'_> {
                 let is_longest = point + 1 == Tuning::POINTS.len();
                 if is_longest {
                     group.sort_by(|one, other| one.expected.total_cmp(&other.expected));
-                    group.truncate(2);
+                    group.truncate(MOST_LONGEST_TRIALS);
                 }
                 // The shortest call in shared memory is tried even if no other algorithm is: its
                 // closed form overestimates the time, so links would seem cheaper.
