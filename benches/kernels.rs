@@ -10,7 +10,7 @@ use ringreduce::element::Order;
 use ringreduce::kernel::{FoldStep, Kernel, copy};
 use ringreduce::memory::{Buffer, Dst, Src};
 use ringreduce::schedule::Space;
-use ringreduce::{DataType, ReduceOp};
+use ringreduce::{BlockFormat, DataType, ReduceOp};
 
 const SIZES: [usize; 5] = [8, 16 << 10, 256 << 10, 1 << 20, 64 << 20];
 const LINE: usize = 64;
@@ -106,8 +106,8 @@ fn reduce(kernel: &Kernel<'_>, memory: &mut Memory, both: bool) {
     kernel.reduce(turn, out, second, mine, incoming);
 }
 
-fn measure(len: usize, dtype: DataType, op: ReduceOp) {
-    let Some(kernel) = Kernel::select(dtype, op, 4) else { return };
+fn measure(len: usize, name: &str, op: ReduceOp, kernel: Option<Kernel<'_>>) {
+    let Some(kernel) = kernel else { return };
     let [limit, ours, both] = race(
         len,
         [
@@ -121,7 +121,7 @@ fn measure(len: usize, dtype: DataType, op: ReduceOp) {
     );
     let speed = |seconds: f64| len as f64 / seconds / 1e9;
     println!(
-        "{len:>10} {dtype:>9} {op:>5} {:>9.2} {:>9.2} {:>6.3} {:>9.2} {:>9.1}",
+        "{len:>10} {name:>12} {op:>5} {:>9.2} {:>9.2} {:>6.3} {:>9.2} {:>9.1}",
         speed(ours),
         speed(limit),
         limit / ours,
@@ -192,7 +192,7 @@ fn main() {
     let all = std::env::args().any(|argument| argument == "--all");
     println!("GB/s of one buffer; `both` also stores to a second output; ns is one call of ours");
     println!(
-        "{:>10} {:>9} {:>5} {:>9} {:>9} {:>6} {:>9} {:>9}",
+        "{:>10} {:>12} {:>5} {:>9} {:>9} {:>6} {:>9} {:>9}",
         "bytes", "type", "op", "ours", "limit", "ratio", "both", "ns"
     );
     for len in SIZES {
@@ -200,9 +200,15 @@ fn main() {
             for op in ReduceOp::ALL {
                 let float = matches!(dtype, DataType::F32 | DataType::F16 | DataType::BF16);
                 if all || (float && op == ReduceOp::Sum) {
-                    measure(len, dtype, op);
+                    measure(len, dtype.name(), op, Kernel::select(dtype, op, 4));
                 }
             }
+        }
+        // The bytes are those of blocks, which have 28 % of the bytes of their numbers.
+        let blocks = len / BlockFormat::BYTES * BlockFormat::BYTES;
+        for format in BlockFormat::ALL.into_iter().filter(|_| blocks > 0) {
+            let kernel = Kernel::for_blocks(format, ReduceOp::Sum, 4);
+            measure(blocks, format.name(), ReduceOp::Sum, kernel);
         }
     }
     println!("\n{:>10} {:>9} {:>9} {:>9}", "bytes", "copy", "both", "streaming");

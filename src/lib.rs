@@ -157,8 +157,8 @@ pub use cudarc;
 #[cfg(feature = "cuda")]
 pub use device::{DeviceMemory, DevicePath, DeviceRef, DeviceRegistration, OnStream, device_count};
 pub use element::{
-    Complex, DataType, Element, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64, ReduceOp,
-    Reduction, UnknownName, bf16, f16,
+    BlockFormat, Complex, DataType, Element, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64,
+    ReduceOp, Reduction, UnknownName, Wire, bf16, f16,
 };
 #[cfg(feature = "host")]
 pub use engine::wire_error;

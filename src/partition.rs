@@ -26,6 +26,12 @@ pub struct SlotShape {
 }
 
 impl SlotShape {
+    /// These slots, of which each holds whole elements of `size` bytes.
+    #[must_use]
+    pub(crate) fn for_elements(self, size: usize) -> Self {
+        Self { bytes: self.bytes / size * size, ..self }
+    }
+
     /// Slices of a chunk in one round: half of the slots, so that the slots of one round are filled
     /// while those of the round before are emptied (double buffering); 1 for a link of one slot.
     #[must_use]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Builder, Communicator};
 use crate::config::{FailureSettings, MAX_TIMEOUT, NumericSettings};
-use crate::element::DataType;
+use crate::element::{DataType, Wire};
 use crate::engine::settings::{Preferences, Settings, Tag};
 use crate::schedule::Algorithm;
 
@@ -47,23 +47,23 @@ impl CallOptions {
 }
 
 macro_rules! overrides {
-    ($($(#[$doc:meta])* $name:ident: $type:ty;)*) => {
+    ($($(#[$doc:meta])* $name:ident($argument:ty): $type:ty;)*) => {
         /// Options that a communicator and its single calls both have; `None` if not set.
         #[derive(Clone, Debug, Default)]
         pub(crate) struct OptionalSettings {
             $(pub(crate) $name: Option<$type>,)*
         }
 
-        overrides!(Builder: $($(#[$doc])* $name: $type;)*);
-        overrides!(CallOptions: $($(#[$doc])* $name: $type;)*);
+        overrides!(Builder: $($(#[$doc])* $name($argument);)*);
+        overrides!(CallOptions: $($(#[$doc])* $name($argument);)*);
     };
-    ($options:ty: $($(#[$doc:meta])* $name:ident: $type:ty;)*) => {
+    ($options:ty: $($(#[$doc:meta])* $name:ident($argument:ty);)*) => {
         impl $options {
             $(
                 $(#[$doc])*
                 #[must_use]
-                pub fn $name(mut self, $name: $type) -> Self {
-                    self.overrides.$name = Some($name);
+                pub fn $name(mut self, $name: $argument) -> Self {
+                    self.overrides.$name = Some($name.into());
                     self
                 }
             )*
@@ -77,24 +77,24 @@ overrides! {
     /// there. [`Duration::MAX`] sets no deadline: a wait then ends once the awaited rank has ended,
     /// failed, makes another call or is on an unreachable host, and a warning after 5 s names a
     /// rank that is late or stopped.
-    timeout: Duration;
+    timeout(Duration): Duration;
     /// Whether the bits of reductions depend on the ranks' contributions and their order alone: not
     /// on algorithm, transport, length, registration or on which hosts the ranks run. Deterministic
     /// calls need links between all pairs of ranks ([`Builder::all_pairs`]); 16- and 8-bit floats
     /// travel as with `wide`.
-    deterministic: bool;
+    deterministic(bool): bool;
     /// Whether sums, averages and products of 16- and 8-bit floats are made in f32 and rounded once
     /// at the end. The option costs two or four times the bytes on links, and nothing on registered
     /// memory, where it always holds.
-    wide: bool;
-    /// The type as which f32 travels in sums, averages, minima and maxima: one of the 16- and 8-bit
-    /// floats, or f32 for no conversion; other types are refused. [`wire_error`](crate::wire_error)
-    /// bounds the loss of accuracy.
-    wire: DataType;
+    wide(bool): bool;
+    /// The form in which f32 travels in sums, averages, minima and maxima: a 16- or 8-bit float,
+    /// [`Wire::INT8_BLOCK`] or [`Wire::F8E4M3_BLOCK`], or f32 for no conversion; other types are
+    /// refused. [`wire_error`](crate::wire_error) bounds the loss of accuracy.
+    wire(impl Into<Wire>): Wire;
     /// Whether a collective that fails leaves its input as it was, even in place, so that the
     /// survivors can make the call again. The option costs a copy of the buffer before each call in
     /// place, and registered memory is treated as any other.
-    retry_safe: bool;
+    retry_safe(bool): bool;
 }
 
 impl OptionalSettings {
@@ -104,7 +104,7 @@ impl OptionalSettings {
         numbers.deterministic = self.deterministic.unwrap_or(numbers.deterministic);
         numbers.wide = self.wide.unwrap_or(numbers.wide);
         if let Some(wire) = self.wire {
-            numbers.wire = (wire != DataType::F32).then_some(wire);
+            numbers.wire = (wire != DataType::F32.into()).then_some(wire);
         }
     }
 }

@@ -20,7 +20,7 @@ pub use environment::ProcessEnvironment;
 pub use secret::{SECRET_LEN, Secret, SecretSource};
 pub use store::StoreAddr;
 
-use crate::element::DataType;
+use crate::element::Wire;
 use crate::error::{Error, Result, warn_on_stderr};
 use crate::schedule::{ALL_PAIRS, Algorithm};
 use crate::sync::Instant;
@@ -71,8 +71,8 @@ pub struct NumericSettings {
     pub deterministic: bool,
     /// Partial sums of 16- and 8-bit floats travel as f32.
     pub wide: bool,
-    /// The 16- or 8-bit float that f32 travels as; none to send f32.
-    pub wire: Option<DataType>,
+    /// The narrow form that f32 travels in; none to send f32.
+    pub wire: Option<Wire>,
 }
 
 /// Guarantees of calls that fail. All ranks must have the same.
@@ -284,8 +284,8 @@ impl Config {
         if self.timeout.is_zero() {
             return refuse(variables::TIMEOUT, &0, "it must be above 0".into());
         }
-        if let Some(wire) = self.numbers.wire.filter(|wire| !wire.is_narrow_float()) {
-            let expected = format!("it must be float, or one of {}", DataType::narrow_floats());
+        if let Some(wire) = self.numbers.wire.filter(|wire| !wire.is_narrow()) {
+            let expected = format!("it must be float, or one of {}", Wire::narrow_names());
             return refuse("wire", &wire, expected);
         }
         if self.tcp_sockets == 0 || self.tcp_sockets > MAX_TCP_SOCKETS {

@@ -12,7 +12,7 @@ use super::{
     malformed, number,
 };
 use crate::codec::printable;
-use crate::element::{DataType, UnknownName};
+use crate::element::{DataType, UnknownName, Wire};
 use crate::error::{Error, Result};
 
 /// Defines constants for the names of variables, and the list of all of them.
@@ -174,15 +174,15 @@ pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<Sto
 fn numbers(vars: Vars<'_>) -> Result<NumericSettings> {
     let (deterministic, wide) = (vars.switch(DETERMINISTIC)?, vars.switch(WIDE)?);
     let wire = vars.text(WIRE)?.filter(|&text| text != "off");
-    let wire = wire.map(|text| match (text, text.parse::<DataType>()) {
-        ("fp16", _) => Ok(DataType::F16),
-        ("bf16", _) => Ok(DataType::BF16),
+    let wire = wire.map(|text| match (text, text.parse::<Wire>()) {
+        ("fp16", _) => Ok(DataType::F16.into()),
+        ("bf16", _) => Ok(DataType::BF16.into()),
         // The f8e5m2 format is made for gradients, which need its range more than a third bit of
         // precision.
-        ("fp8", _) => Ok(DataType::F8E5M2),
-        (_, Ok(dtype)) if dtype.is_narrow_float() => Ok(dtype),
+        ("fp8", _) => Ok(DataType::F8E5M2.into()),
+        (_, Ok(wire)) if wire.is_narrow() => Ok(wire),
         _ => {
-            let names = DataType::narrow_floats();
+            let names = Wire::narrow_names();
             let expected = format!("it must be {names}, bf16, fp16, fp8 (f8e5m2) or off");
             Err(malformed(WIRE, text, expected))
         }

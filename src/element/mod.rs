@@ -8,6 +8,7 @@ mod float8;
 mod loc;
 mod names;
 mod reduction;
+mod wire;
 
 pub use float8::{F8E4M3, F8E5M2};
 pub use half::{bf16, f16};
@@ -17,6 +18,7 @@ pub(crate) use names::{by_name, named};
 pub use num_complex::Complex;
 pub(crate) use reduction::ReductionKind;
 pub use reduction::{LARGEST, Order, ReduceOp, Reduction};
+pub use wire::{BlockFormat, Wire};
 
 /// Classes of types, by the reductions that they have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,12 +135,5 @@ impl DataType {
     #[must_use]
     pub const fn is_narrow_float(self) -> bool {
         matches!(self, Self::F16 | Self::BF16 | Self::F8E4M3 | Self::F8E5M2)
-    }
-
-    /// The names of all such floats, for error messages.
-    #[cfg_attr(not(feature = "host"), expect(dead_code, reason = "settings are of the host"))]
-    pub(crate) fn narrow_floats() -> String {
-        let all = Self::ALL.into_iter().filter(|dtype| dtype.is_narrow_float());
-        all.map(Self::name).collect::<Vec<_>>().join(", ")
     }
 }

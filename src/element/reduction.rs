@@ -3,7 +3,7 @@
 
 use core::fmt;
 
-use super::{Class, DataType, Element};
+use super::{BlockFormat, Class, DataType, Element};
 
 /// Which operand of a reduction is the left one. It matters for operations that do not commute, and
 /// where ranks must compute the same expression.
@@ -118,6 +118,8 @@ pub(crate) enum ReductionKind {
     Plain(ReduceOp),
     /// `premul_sum` with a scalar of this type and these bytes.
     PreMulSum(DataType, [u8; 16]),
+    /// The operation on `f32` that travel in blocks. The engine alone makes such calls.
+    Blocks(BlockFormat, ReduceOp),
     /// A user's function: its digest, and bytes of one element.
     User(u64, usize),
 }
@@ -153,6 +155,12 @@ impl Reduction {
         Self(ReductionKind::User(digest, size))
     }
 
+    /// The reduction of blocks of this format.
+    #[cfg_attr(not(feature = "host"), expect(dead_code, reason = "the engine is of the host"))]
+    pub(crate) const fn of_blocks(format: BlockFormat, op: ReduceOp) -> Self {
+        Self(ReductionKind::Blocks(format, op))
+    }
+
     pub(crate) const fn kind(self) -> ReductionKind {
         self.0
     }
@@ -163,6 +171,7 @@ impl Reduction {
         match self.0 {
             ReductionKind::Plain(op) => op.is_defined_for(dtype),
             ReductionKind::PreMulSum(of, _) => of == dtype && ReduceOp::Sum.is_defined_for(dtype),
+            ReductionKind::Blocks(_, op) => dtype == DataType::F32 && op.is_defined_for(dtype),
             ReductionKind::User(..) => true,
         }
     }
@@ -184,6 +193,7 @@ impl fmt::Display for Reduction {
         match self.0 {
             ReductionKind::Plain(op) => op.fmt(f),
             ReductionKind::PreMulSum(of, _) => write!(f, "premul_sum by a {of}"),
+            ReductionKind::Blocks(format, op) => write!(f, "{op} of {}", format.name()),
             ReductionKind::User(..) => f.pad("a function of the user's"),
         }
     }

@@ -175,7 +175,7 @@ impl<'a> CheckedCall<'a> {
     /// The other options in force that may rule `asked` out, in words for an error.
     fn ruling_out(&self, asked: Algorithm) -> String {
         let preferences = &self.settings.preferences;
-        let (numbers, dtype) = (preferences.numbers, self.request.dtype);
+        let (numbers, wire) = (preferences.numbers, self.request.wire());
         let is_ordered = self.in_order() && !asked.folds_left(self.request.collective);
         let is_by_function =
             matches!(self.request.op.map(Reduction::kind), Some(ReductionKind::User(..)));
@@ -188,8 +188,8 @@ impl<'a> CheckedCall<'a> {
                 "in the order of ranks (deterministic or FoldOrder::Ranks)",
                 is_ordered && is_by_function,
             ),
-            ("wire", is_direct && numbers.wire == Some(dtype)),
-            ("wide", is_direct && numbers.wide && dtype == DataType::F32),
+            ("wire", is_direct && numbers.wire == Some(wire)),
+            ("wide", is_direct && numbers.wide && wire == DataType::F32.into()),
             ("retry_safe", asked == Algorithm::Direct && preferences.failures.retry_safe),
         ];
         let names: Vec<_> =

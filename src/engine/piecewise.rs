@@ -1,5 +1,5 @@
 //! Calls that are made piece by piece, through memory of the communicator: reductions that travel
-//! as another type, and user-defined reductions whose contributions are gathered and folded here.
+//! in another form, and user-defined reductions whose contributions are gathered and folded here.
 //! Law: each piece is a call of its own that carries the digest of the whole call, so ranks whose
 //! calls differ find out at the first piece. All pieces and later calls reuse one memory.
 
@@ -9,9 +9,9 @@ use std::ops::Range;
 use super::Engine;
 use super::call::{CheckedCall, PlanBy};
 use super::make::StageResult;
-use crate::element::DataType;
-use crate::kernel::{Kernel, convert, copy};
-use crate::memory::Buffer;
+use crate::element::Wire;
+use crate::kernel::{CONVERTED, Kernel, copy, narrow, widen};
+use crate::memory::{Buffer, Dst, Src};
 use crate::plan::{Blocks, Request};
 use crate::schedule::{ChunkResult, Space};
 
@@ -30,15 +30,22 @@ pub(crate) struct Piecewise<'a> {
 }
 
 impl Piecewise<'_> {
-    /// Blocks of a piece in memory: one per contribution if they are folded here, else one per
-    /// part.
-    fn blocks(&self, parts: usize, size: usize) -> usize {
+    /// Parts of a piece in memory: one per contribution if they are folded here, else one per part
+    /// of the input.
+    fn parts(&self, parts: usize, size: usize) -> usize {
         if self.folds_locally() { size } else { parts }
     }
 
-    /// Elements of each part that a piece has.
+    /// Elements of each part that a piece has: whole blocks, if they travel in blocks.
     fn elements_per_piece(&self, parts: usize, size: usize) -> usize {
-        (PIECE_BYTES / self.call.element_size() / self.blocks(parts, size)).max(1)
+        let travelling = PIECE_BYTES / self.call.element_size() / self.parts(parts, size);
+        travelling.max(1) * self.call.wire().elements()
+    }
+
+    /// The blocks, or elements, as which so many elements of a part travel. The last block of a
+    /// part may not be full.
+    fn travelling(&self, elements: usize) -> usize {
+        elements.div_ceil(self.call.wire().elements())
     }
 
     fn folds_locally(&self) -> bool {
@@ -53,7 +60,7 @@ impl Piecewise<'_> {
         size: usize,
     ) -> (Request, usize, Option<Request>) {
         let most = self.elements_per_piece(parts(request, size), size);
-        let piece = |count| Request { count, ..self.call };
+        let piece = |elements| Request { count: self.travelling(elements), ..self.call };
         match (request.count / most, request.count % most) {
             (0, count) => (piece(count), 1, None),
             (full, 0) => (piece(most), full, None),
@@ -67,51 +74,73 @@ fn parts(request: &Request, size: usize) -> usize {
     if request.collective.has_blocks() { size } else { 1 }
 }
 
-/// Elements of a memory, from element `at` on.
+/// Elements of a memory. They lie there one by one, or in blocks of which each is as an element.
 #[derive(Clone, Copy)]
 struct Elements<'a> {
     buffer: &'a Buffer<'a>,
     space: Space,
+    /// The byte at which the first element or block begins.
     at: usize,
-    dtype: DataType,
-    /// Bytes of an element.
+    wire: Wire,
+    /// Bytes of an element or block.
     size: usize,
 }
 
 impl<'a> Elements<'a> {
+    /// The elements from the one, or the block, with number `at` on.
     fn of(call: &Request, buffer: &'a Buffer<'a>, space: Space, at: usize) -> Self {
-        Self { buffer, space, at, dtype: call.dtype, size: call.element_size() }
+        let size = call.element_size();
+        Self { buffer, space, at: at * size, wire: call.wire(), size }
     }
 
+    /// The bytes of a range of elements that begins with a whole block.
     fn bytes(&self, range: Range<usize>) -> Range<usize> {
-        (self.at + range.start) * self.size..(self.at + range.end) * self.size
+        let each = self.wire.elements();
+        self.at + range.start / each * self.size..self.at + range.end.div_ceil(each) * self.size
     }
 
-    /// The contiguous length from the start of `range`, in elements.
-    fn contiguous(&self, range: Range<usize>) -> usize {
-        let bytes = self.bytes(range);
-        self.buffer.contiguous_len(self.space, bytes.start, bytes.len()) / self.size
+    /// The parts of a range of elements that each lie in one piece of memory. Blocks do so anyway.
+    fn contiguous(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let mut start = range.start;
+        std::iter::from_fn(move || {
+            let bytes = self.bytes(start..range.end);
+            let len = self.buffer.contiguous_len(self.space, bytes.start, bytes.len());
+            let elements = len / self.size * self.wire.elements();
+            let next = start..range.end.min(start + elements);
+            start = next.end;
+            (!next.is_empty()).then_some(next)
+        })
+    }
+
+    fn src(&self, range: Range<usize>) -> Src<'a> {
+        self.buffer.src(self.space, self.bytes(range))
+    }
+
+    fn dst(&self, range: Range<usize>) -> Dst<'a> {
+        self.buffer.dst(self.space, self.bytes(range))
     }
 
     /// Copies `count` elements from another memory to the start of this one, with conversion.
     fn copy_from(&self, count: usize, scale: Option<f32>, from: Elements<'_>) {
-        let mut done = 0;
-        while done < count {
-            let next = done + self.contiguous(done..done + from.contiguous(done..count));
-            let (source, target) = (from.bytes(done..next), self.bytes(done..next));
-            if from.dtype == self.dtype {
-                copy(
-                    self.buffer.dst(self.space, target),
-                    None,
-                    from.buffer.src(from.space, source),
-                );
-            } else {
-                let after = |start, bytes: Range<usize>| start + bytes.start..start + bytes.end;
-                let read = |bytes| from.buffer.src(from.space, after(source.start, bytes));
-                let write = |bytes| self.buffer.dst(self.space, after(target.start, bytes));
-                convert(next - done, scale, (from.dtype, read), (self.dtype, write));
+        if from.wire == self.wire {
+            let parts = from.contiguous(0..count).flat_map(|part| self.contiguous(part));
+            return parts.for_each(|part| copy(self.dst(part.clone()), None, from.src(part)));
+        }
+        let mut wide = [0.0; CONVERTED];
+        for start in (0..count).step_by(CONVERTED) {
+            let range = start..count.min(start + CONVERTED);
+            let wide = &mut wide[..range.len()];
+            for part in from.contiguous(range.clone()) {
+                let place = part.start - start..part.end - start;
+                widen(from.wire, from.src(part), &mut wide[place]);
             }
-            done = next;
+            if let Some(scale) = scale {
+                wide.iter_mut().for_each(|value| *value *= scale);
+            }
+            for part in self.contiguous(range) {
+                let place = part.start - start..part.end - start;
+                narrow(self.wire, &wide[place], self.dst(part));
+            }
         }
     }
 }
@@ -131,9 +160,9 @@ impl Engine {
         let size = self.rank_info.size();
         let parts = parts(call.request, size);
         let longest = (0..parts).map(|part| count(call, part)).max().unwrap_or(0);
-        let (blocks, most) =
-            (piecewise.blocks(parts, size), piecewise.elements_per_piece(parts, size));
-        let needed = blocks * most.min(longest) * piecewise.call.element_size();
+        let most = piecewise.elements_per_piece(parts, size);
+        let travelling = piecewise.travelling(most.min(longest));
+        let needed = piecewise.parts(parts, size) * travelling * piecewise.call.element_size();
         let mut memory = take(&mut self.piece_memory);
         let pieces = memory.bytes(needed).map_err(|error| self.broken_by(error))?;
         // At least one piece: an empty buffer too is a call that the other ranks take part in.
@@ -166,7 +195,8 @@ impl Engine {
         let parts = parts(request, size);
         let own = if parts == 1 { 0 } else { me };
         let inside = |part| count(whole, part).min(piece.end).saturating_sub(piece.start);
-        let count_here = inside(own);
+        let travelling = |part| piecewise.travelling(inside(part));
+        let count_here = travelling(own);
         // The count of a call whose parts differ in length is 0.
         let call = Request { count: count_here.min(request.count), ..piecewise.call };
         // In an all-gather, this rank's contribution goes straight to its place in the result.
@@ -181,9 +211,9 @@ impl Engine {
                 given,
             );
             if part == own {
-                result = to..to + inside(part);
+                result = to..to + travelling(part);
             }
-            (from, to) = (from + count(whole, part), to + inside(part));
+            (from, to) = (from + count(whole, part), to + travelling(part));
         }
         if piecewise.folds_locally() {
             result = 0..size * count_here;
@@ -211,7 +241,7 @@ impl Engine {
         if request.collective.result(me as u32, 0) != ChunkResult::Untouched {
             let made = Elements::of(&call, &places, Space::Output, 0);
             let to = Elements::of(request, buffer, Space::Output, piece.start);
-            to.copy_from(count_here, None, made);
+            to.copy_from(inside(own), None, made);
         }
         Ok(())
     }

@@ -93,7 +93,6 @@ macro_rules! item_by_item {
         }
     };
 }
-#[cfg(target_arch = "x86_64")]
 pub(super) use item_by_item;
 
 /// Elements that the compiler vectorises.

@@ -14,7 +14,7 @@ pub(super) fn second_ptr(second: Option<Dst<'_>>, len: usize) -> Option<*mut u8>
 }
 
 /// Bytes processed at a time, so that a second pass finds them in the nearest cache; a multiple of
-/// every element size but that of a user's type.
+/// every element size but those of a user's type and of blocks with a scale.
 pub(super) const PIECE: usize = 512;
 
 /// The offsets and lengths of the pieces of `len` bytes; `piece` must not be 0.

@@ -5,10 +5,11 @@ use std::sync::LazyLock;
 #[cfg(target_arch = "aarch64")]
 use super::aarch64::neon::Neon;
 use super::pass::Run;
+use super::scaled::Conversions;
 use super::select::{self, Arithmetic, Portable};
 #[cfg(target_arch = "x86_64")]
 use super::x86_64::{avx2::Avx2, avx512::Avx512, avx512_bf16::Avx512Bf16};
-use crate::element::DataType;
+use crate::element::{BlockFormat, DataType, Wire};
 
 /// An instruction set that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,20 +63,33 @@ impl Level {
         self == Self::Scalar || (self == Self::Neon && cfg!(target_arch = "aarch64"))
     }
 
-    /// The loops of this level for a type and operation; `None` if it is not defined. A level of
+    /// The loops of this level for a form and operation; `None` if it is not defined. A level of
     /// another architecture is never available.
-    pub(super) fn select(self, dtype: DataType, arithmetic: Arithmetic) -> Option<Run> {
+    pub(super) fn select(self, wire: Wire, arithmetic: Arithmetic) -> Option<Run> {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => select::of::<Avx2>(dtype, arithmetic),
+            Self::Avx2 => select::of::<Avx2>(wire, arithmetic),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512Bf16 if dtype == DataType::BF16 => select::bf16::<Avx512Bf16>(arithmetic)
-                .or_else(|| select::of::<Avx512>(dtype, arithmetic)),
+            Self::Avx512Bf16 if wire == DataType::BF16.into() => {
+                select::bf16::<Avx512Bf16>(arithmetic)
+                    .or_else(|| select::of::<Avx512>(wire, arithmetic))
+            }
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 | Self::Avx512Bf16 => select::of::<Avx512>(dtype, arithmetic),
+            Self::Avx512 | Self::Avx512Bf16 => select::of::<Avx512>(wire, arithmetic),
             #[cfg(target_arch = "aarch64")]
-            Self::Neon => select::of::<Neon>(dtype, arithmetic),
-            _ => select::of::<Portable>(dtype, arithmetic),
+            Self::Neon => select::of::<Neon>(wire, arithmetic),
+            _ => select::of::<Portable>(wire, arithmetic),
+        }
+    }
+
+    /// The conversions of this level between f32 and blocks.
+    pub(super) fn conversions(self, format: BlockFormat) -> Conversions {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => select::conversions::<Avx2>(format),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 | Self::Avx512Bf16 => select::conversions::<Avx512>(format),
+            _ => select::conversions::<Portable>(format),
         }
     }
 }

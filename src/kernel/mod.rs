@@ -12,6 +12,7 @@ mod copy;
 mod level;
 mod pass;
 mod scalar;
+mod scaled;
 mod select;
 mod user;
 mod wide;
@@ -21,9 +22,11 @@ mod x86_64;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 
-use crate::element::{DataType, LARGEST, Order, Reduction, ReductionKind};
+use crate::element::{
+    BlockFormat, DataType, LARGEST, Order, ReduceOp, Reduction, ReductionKind, Wire,
+};
 use crate::memory::{Dst, Src};
-pub use convert::convert;
+pub use convert::{CONVERTED, narrow, widen};
 pub use copy::copy;
 use copy::{PIECE, pieces, second_ptr, stream, streaming_fence};
 pub use level::Level;
@@ -83,6 +86,15 @@ impl Kernel<'static> {
         Self::of(Level::best(), dtype, by.into(), world)
     }
 
+    /// The kernel for f32 in blocks of this format, as [`Kernel::select`].
+    ///
+    /// # Panics
+    /// As [`Kernel::select`].
+    #[must_use]
+    pub fn for_blocks(format: BlockFormat, op: ReduceOp, world: usize) -> Option<Self> {
+        Self::select(DataType::F32, Reduction::of_blocks(format, op), world)
+    }
+
     /// The kernel of one level, to compare levels; `None` also if this CPU lacks the level.
     ///
     /// # Panics
@@ -98,27 +110,30 @@ impl Kernel<'static> {
     }
 
     fn of(level: Level, dtype: DataType, by: Reduction, world: usize) -> Option<Self> {
-        use crate::element::ReduceOp::{Avg, LogicalAnd, LogicalOr, LogicalXor, Sum};
+        use ReduceOp::{Avg, LogicalAnd, LogicalOr, LogicalXor, Sum};
         assert!((1..=1 << 31).contains(&world), "a world of {world} ranks");
         if !by.is_defined_for(dtype) {
             return None;
         }
-        let plain = |op| level.select(dtype, Arithmetic::Plain(op));
+        let wire = Wire::of(dtype, Some(by));
+        let plain = |op| level.select(wire, Arithmetic::Plain(op));
         let mut params = Params { world: world as u64, scalar: [0; 16], user: None };
         let (step, last, multiplied) = match by.kind() {
-            ReductionKind::Plain(Avg) => (plain(Sum)?, plain(Avg)?, None),
-            ReductionKind::Plain(op) => {
+            ReductionKind::Plain(Avg) | ReductionKind::Blocks(_, Avg) => {
+                (plain(Sum)?, plain(Avg)?, None)
+            }
+            ReductionKind::Plain(op) | ReductionKind::Blocks(_, op) => {
                 let run = plain(op)?;
                 (run, run, None)
             }
             ReductionKind::PreMulSum(_, scalar) => {
                 params.scalar = wide::widen_bytes(dtype, scalar);
-                let run = level.select(dtype, Arithmetic::PreMulSum)?;
+                let run = level.select(wire, Arithmetic::PreMulSum)?;
                 (run, run, Some(plain(Sum)?))
             }
             ReductionKind::User(..) => return None,
         };
-        let element_size = dtype.size();
+        let element_size = wire.bytes();
         let logical =
             matches!(by.kind(), ReductionKind::Plain(LogicalAnd | LogicalOr | LogicalXor));
         Some(Self {
@@ -167,7 +182,7 @@ impl Kernel<'_> {
             _ => self.step,
         };
         let (local, incoming) = (local.ptr(), incoming.ptr());
-        let streaming = out.is_streaming() && self.params.user.is_none();
+        let streaming = out.is_streaming() && PIECE.is_multiple_of(self.element_size);
         let (out, order, params) = (out.ptr(), step.order, &self.params);
         let pair = Pair { out, second, local, incoming, len, order, params };
         if streaming {

@@ -3,9 +3,11 @@
 use super::block::{Block, Many, One};
 use super::pass::{self, Run};
 use super::scalar::{self, Number, Op, Real};
+use super::scaled::{self, Code, Conversions, Int8, Scaled};
 use super::wide::KernelElement;
 use crate::element::{
-    self, Complex, DataType, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64, ReduceOp, f16,
+    self, BlockFormat, Complex, DataType, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64, ReduceOp,
+    Wire, f16,
 };
 
 /// An instruction set: its blocks, and the loops compiled for it.
@@ -20,6 +22,10 @@ pub(super) trait Isa {
     /// the one for which the whole program is compiled.
     fn run<B: Block, O: Op<B::Lane>>() -> Run {
         Run { pair: pass::pair::<B, O>, fold: pass::fold::<B, O> }
+    }
+    /// The conversions of blocks with a scale, compiled likewise.
+    fn conversions<C: Code>() -> Conversions {
+        Conversions { widen: scaled::widen::<C>, narrow: scaled::narrow::<C> }
     }
 }
 
@@ -65,11 +71,23 @@ pub(super) enum Arithmetic {
     PreMulSum,
 }
 
-/// The kernel of one instruction set; `None` where the reduction is not defined for the type.
-pub(super) fn of<I: Isa>(dtype: DataType, arithmetic: Arithmetic) -> Option<Run> {
-    match arithmetic {
-        Arithmetic::Plain(op) => plain::<I>(dtype, op),
-        Arithmetic::PreMulSum => premul_sum::<I>(dtype),
+/// The kernel of one instruction set; `None` where the reduction is not defined for the form.
+pub(super) fn of<I: Isa>(wire: Wire, arithmetic: Arithmetic) -> Option<Run> {
+    match (wire, arithmetic) {
+        (Wire::Type(dtype), Arithmetic::Plain(op)) => plain::<I>(dtype, op),
+        (Wire::Type(dtype), Arithmetic::PreMulSum) => premul_sum::<I>(dtype),
+        (Wire::Blocks(BlockFormat::Int8), Arithmetic::Plain(op)) => blocks::<I, Int8>(op),
+        (Wire::Blocks(BlockFormat::F8E4M3), Arithmetic::Plain(op)) => blocks::<I, F8E4M3>(op),
+        // Contributions are multiplied before they are rounded.
+        (Wire::Blocks(_), Arithmetic::PreMulSum) => None,
+    }
+}
+
+/// The conversions of one instruction set.
+pub(super) fn conversions<I: Isa>(format: BlockFormat) -> Conversions {
+    match format {
+        BlockFormat::Int8 => I::conversions::<Int8>(),
+        BlockFormat::F8E4M3 => I::conversions::<F8E4M3>(),
     }
 }
 
@@ -168,6 +186,17 @@ fn float<I: Isa, B: Block<Lane: Real>, R: Block<Lane: Real>>(op: ReduceOp) -> Op
         ReduceOp::Prod => I::Rare::run::<R, scalar::Prod>(),
         ReduceOp::Min => I::Rare::run::<R, scalar::Min>(),
         ReduceOp::Max => I::Rare::run::<R, scalar::Max>(),
+        _ => return None,
+    })
+}
+
+/// Products travel as they are.
+fn blocks<I: Isa, C: Code>(op: ReduceOp) -> Option<Run> {
+    Some(match op {
+        ReduceOp::Sum => I::run::<Scaled<C>, scalar::Sum>(),
+        ReduceOp::Avg => I::run::<Scaled<C>, scalar::Avg>(),
+        ReduceOp::Min => I::run::<Scaled<C>, scalar::Min>(),
+        ReduceOp::Max => I::run::<Scaled<C>, scalar::Max>(),
         _ => return None,
     })
 }

@@ -6,7 +6,7 @@ use core::fmt;
 
 use super::{Candidate, PeerReads, Planner, Request, Source, Speeds};
 use crate::codec::runs;
-use crate::element::DataType;
+use crate::element::Wire;
 use crate::schedule::{Algorithm, Place};
 use crate::sim::Time;
 
@@ -52,9 +52,9 @@ pub struct Explanation {
     pub least_registered: Option<usize>,
     /// The speeds by which times are predicted; `None` if nothing has been measured.
     pub speeds: Option<Speeds>,
-    /// The element type on the wire if it differs from the buffer's, and the number of calls that
-    /// the buffer is cut into.
-    pub travels: Option<(DataType, usize)>,
+    /// The form on the wire if it differs from the buffer's type, and the number of calls that the
+    /// buffer is cut into.
+    pub travels: Option<(Wire, usize)>,
     /// The transports of the rank's links.
     pub transports: Vec<&'static str>,
     /// The number of chunks of the buffer.
@@ -122,7 +122,7 @@ impl Explanation {
     /// The explanation of `request`, made as `times` calls like this one and one like `last`.
     #[cfg(feature = "host")]
     pub(crate) fn in_pieces(self, request: Request, times: usize, last: Option<Self>) -> Self {
-        let dtype = self.request.dtype;
+        let wire = self.request.wire();
         let total = |seconds: Option<f64>, last: Option<Option<f64>>| {
             Some(seconds? * times as f64 + last.unwrap_or(Some(0.0))?)
         };
@@ -145,7 +145,7 @@ impl Explanation {
             links: links.into_iter().collect(),
             seconds: total(self.seconds, last.as_ref().map(|last| last.seconds)),
             rounds: self.rounds * times + last.as_ref().map_or(0, |last| last.rounds),
-            travels: Some((dtype, times + usize::from(last.is_some()))),
+            travels: Some((wire, times + usize::from(last.is_some()))),
             least_registered: None,
             ..self
         }
@@ -247,8 +247,8 @@ impl fmt::Display for Explanation {
             let more = if self.ring.len() > 8 { " | .." } else { "" };
             writeln!(f, "  ring        by host: {}{more}", hosts.join(" | "))?;
         }
-        if let Some((dtype, pieces)) = self.travels {
-            writeln!(f, "  travels     as {dtype}, in {pieces} pieces")?;
+        if let Some((wire, pieces)) = self.travels {
+            writeln!(f, "  travels     as {wire}, in {pieces} pieces")?;
         }
         writeln!(f, "  algorithm   {} ({})", self.algorithm, self.why())?;
         match self.seconds {

@@ -6,7 +6,7 @@
 use super::DeviceForm;
 use super::request::{digest, mix};
 use super::{Blocks, Planner, Request, Rules, Slots};
-use crate::element::{DataType, ReduceOp, Reduction, ReductionKind};
+use crate::element::{ReduceOp, Reduction, ReductionKind, Wire};
 use crate::partition::LENGTH_BITS;
 use crate::schedule::{Algorithm, Collective, Ring};
 
@@ -114,7 +114,7 @@ pub(super) fn of(request: &Request, how: &Variant, rest: u64) -> u64 {
     let root = u64::from(request.collective.root().unwrap_or(0));
     let (op, of_it) = match request.op.map(Reduction::kind) {
         None => (0, 0),
-        Some(ReductionKind::Plain(op)) => (op as u64 + 1, 0),
+        Some(ReductionKind::Plain(op) | ReductionKind::Blocks(_, op)) => (op as u64 + 1, 0),
         Some(ReductionKind::PreMulSum(_, scalar)) => (SCALED, digest(&scalar)),
         Some(ReductionKind::User(function, size)) => (FUNCTION, mix(function ^ size as u64)),
     };
@@ -124,7 +124,7 @@ pub(super) fn of(request: &Request, how: &Variant, rest: u64) -> u64 {
     let over = count >> REST.bits;
     let rest = mix(rest ^ of_it ^ large_root << 32 ^ over).wrapping_add(count);
     KIND.put(request.collective.number())
-        | DTYPE.put(request.dtype as u64 + 1)
+        | DTYPE.put(request.wire().number())
         | OP.put(op)
         | ALGORITHM.put(how.algorithm.map_or(USER_SCHEDULE, |algorithm| algorithm as u64))
         | LARGE.put(u64::from(over != 0))
@@ -192,8 +192,7 @@ fn name(fingerprint: u64) -> String {
 }
 
 fn dtype(fingerprint: u64) -> String {
-    let dtype = DTYPE.of(fingerprint).checked_sub(1).map(|at| at as usize);
-    dtype.and_then(|at| DataType::ALL.get(at)).map_or("none", |dtype| dtype.name()).into()
+    Wire::by_number(DTYPE.of(fingerprint)).map_or("none", Wire::name).into()
 }
 
 fn op(fingerprint: u64) -> String {

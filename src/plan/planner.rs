@@ -347,8 +347,7 @@ pub(super) fn partition_of(
     slots: SlotShape,
 ) -> Partition<'static> {
     let (count, size) = (request.count, request.element_size());
-    // Each slot holds whole elements.
-    let slots = SlotShape { bytes: slots.bytes / size * size, ..slots };
+    let slots = slots.for_elements(size);
     if request.collective.has_blocks() {
         Partition::exact(count, size, slots)
     } else {

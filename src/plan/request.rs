@@ -2,7 +2,7 @@
 
 #[cfg(feature = "host")]
 use super::fingerprint::{self, Variant};
-use crate::element::{DataType, Reduction, ReductionKind};
+use crate::element::{DataType, Reduction, ReductionKind, Wire};
 use crate::schedule::Collective;
 
 /// A call, as its arguments describe it.
@@ -11,7 +11,8 @@ pub struct Request {
     /// The collective.
     pub collective: Collective,
     /// Number of elements: of the buffer, or of one rank's block if the collective has blocks
-    /// (reduce-scatter, all-gather, gather, scatter, all-to-all).
+    /// (reduce-scatter, all-gather, gather, scatter, all-to-all). Elements that share a scale count
+    /// as one.
     pub count: usize,
     /// Type of the elements.
     pub dtype: DataType,
@@ -26,13 +27,19 @@ impl Request {
         Self { collective: Collective::Barrier, count: 1, dtype: DataType::U8, op: None }
     }
 
-    /// Bytes of one element. A reduction by the user's function has an element size of its own.
+    /// Bytes of one element, or of those that share a scale. A reduction by the user's function has
+    /// an element size of its own.
     #[must_use]
     pub fn element_size(&self) -> usize {
         match self.op.map(Reduction::kind) {
             Some(ReductionKind::User(_, size)) => size,
-            _ => self.dtype.size(),
+            _ => self.wire().bytes(),
         }
+    }
+
+    /// The form in which the elements travel.
+    pub(crate) fn wire(&self) -> Wire {
+        Wire::of(self.dtype, self.op)
     }
 
     /// Bytes of the longer one of a rank's input and output, among `size` ranks.

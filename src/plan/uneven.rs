@@ -15,11 +15,13 @@ impl Planner {
             table.clear();
             table.extend(counts.iter().scan(0, |end, &count| {
                 let start = *end;
-                *end += count.min(to).saturating_sub(from) * request.dtype.size();
+                let elements = count.min(to).saturating_sub(from);
+                *end += elements.div_ceil(request.wire().elements()) * request.element_size();
                 Some(start..*end)
             }));
         }
         let slots = self.shape(algorithm, request.collective);
+        let slots = slots.for_elements(request.element_size());
         let schedule = &self.schedules[schedule].2;
         let partition = Partition::table(&self.chunk_tables[0], &self.chunk_tables[1], slots);
         let partition = partition.with_scratch(&schedule.scratch);

@@ -1,7 +1,7 @@
 //! The code of an operation: its name, type, reduction, algorithm and root, in one word.
 //! Law: every word can be decoded; an unknown part is decoded as `?`.
 
-use crate::element::{DataType, ReduceOp, Reduction, ReductionKind};
+use crate::element::{ReduceOp, Reduction, ReductionKind, Wire};
 use crate::plan::Request;
 use crate::schedule::Algorithm;
 
@@ -49,13 +49,13 @@ impl OperationCode {
         };
         let op = match request.op.map(Reduction::kind) {
             None => 0,
-            Some(ReductionKind::Plain(op)) => op as u8 + 1,
+            Some(ReductionKind::Plain(op) | ReductionKind::Blocks(_, op)) => op as u8 + 1,
             Some(ReductionKind::PreMulSum(..)) => SCALED,
             Some(ReductionKind::User(..)) => FUNCTION,
         };
         let root = u64::from(request.collective.root().unwrap_or(0));
         let word = request.collective.number() << 8
-            | (request.dtype as u64 + 1) << 16
+            | request.wire().number() << 16
             | u64::from(op) << 24
             | (root & 0xf_ffff) << ROOT;
         Self(if uneven { word | UNEVEN } else { word })
@@ -92,8 +92,8 @@ impl OperationCode {
     /// The name of the element type, if the operation has one.
     #[must_use]
     pub fn dtype(self) -> Option<&'static str> {
-        let found = DataType::ALL.get(usize::from(self.byte(16)).checked_sub(1)?);
-        Some(found.map_or("?", |dtype| dtype.name()))
+        let number = self.byte(16);
+        (number > 0).then(|| Wire::by_number(number.into()).map_or("?", Wire::name))
     }
 
     /// The name of the reduction, if the operation reduces.
@@ -139,6 +139,7 @@ pub(super) fn name(kind: usize) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::element::DataType;
     use crate::schedule::Collective;
 
     #[test]

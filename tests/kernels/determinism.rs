@@ -7,7 +7,7 @@ use harness::on_ranks;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use ringreduce::schedule::{Algorithm, Collective};
-use ringreduce::{CallOptions, Communicator, DataType, Error, ReduceOp, Reduction};
+use ringreduce::{CallOptions, Communicator, DataType, Error, ReduceOp, Reduction, Wire};
 use ringreduce::{F8E4M3, F8E5M2, bf16, f16};
 
 use super::floats::Float;
@@ -151,11 +151,14 @@ fn a_builder_refuses_a_wire_type_that_is_not_narrower() {
 
 #[test]
 fn ranks_whose_numeric_options_differ_get_a_mismatch() {
-    let bf16 = DataType::BF16;
+    let (bf16, blocks) = (DataType::BF16, Wire::INT8_BLOCK);
     let pairs = [
         (deterministic(), CallOptions::new()),
         (CallOptions::new().wire(bf16), CallOptions::new()),
         (CallOptions::new().wire(bf16), CallOptions::new().wire(DataType::F16)),
+        (CallOptions::new().wire(blocks), CallOptions::new()),
+        (CallOptions::new().wire(blocks), CallOptions::new().wire(bf16)),
+        (CallOptions::new().wire(blocks), CallOptions::new().wire(Wire::F8E4M3_BLOCK)),
     ];
     for (one, other) in pairs {
         let failed = on_ranks(2, |comm: &mut Communicator| {
@@ -165,6 +168,8 @@ fn ranks_whose_numeric_options_differ_get_a_mismatch() {
         });
         let is_mismatch = failed.iter().any(|error| matches!(error, Error::Mismatch { .. }));
         assert!(is_mismatch, "{failed:?}");
+        let text = format!("{failed:?}");
+        assert!(!format!("{one:?}").contains("Blocks") || text.contains("int8-block"), "{text}");
     }
 }
 

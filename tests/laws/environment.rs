@@ -8,7 +8,7 @@ use ringreduce::config::{
     Config, FailureSettings, NumericSettings, ProcessEnvironment, SecretSource, StoreAddr,
 };
 use ringreduce::schedule::ALL_PAIRS;
-use ringreduce::{DataType, Error, Transport};
+use ringreduce::{DataType, Error, Transport, Wire};
 
 /// Variables as `"A=1 B=2"`, with the ancestor process 77 and the user 1000.
 pub(crate) fn around(vars: &str) -> ProcessEnvironment {
@@ -148,7 +148,7 @@ fn numeric_options_are_read() {
     let numbers = |vars: &str| found(vars).numbers;
     assert_eq!(numbers(""), NumericSettings::default());
     let all = "RINGREDUCE_DETERMINISTIC=1 RINGREDUCE_WIDE=0 RINGREDUCE_WIRE=bfloat16";
-    let wire = Some(DataType::BF16);
+    let wire = Some(DataType::BF16.into());
     assert_eq!(numbers(all), NumericSettings { deterministic: true, wide: false, wire });
     assert!(numbers("RINGREDUCE_WIDE=1 RINGREDUCE_WIRE=off").wide);
     let names = [
@@ -159,8 +159,14 @@ fn numeric_options_are_read() {
         ("f8e4m3", DataType::F8E4M3),
     ];
     for (name, dtype) in names {
-        assert_eq!(numbers(&format!("RINGREDUCE_WIRE={name}")).wire, Some(dtype), "{name}");
+        let wire = Some(dtype.into());
+        assert_eq!(numbers(&format!("RINGREDUCE_WIRE={name}")).wire, wire, "{name}");
     }
+    for wire in [Wire::INT8_BLOCK, Wire::F8E4M3_BLOCK] {
+        assert_eq!(numbers(&format!("RINGREDUCE_WIRE={wire}")).wire, Some(wire));
+    }
+    let text = refused("RINGREDUCE_WIRE=int9-block");
+    assert!(text.contains("half, bfloat16, f8e4m3, f8e5m2, int8-block, f8e4m3-block"), "{text}");
     for wrong in ["RINGREDUCE_DETERMINISTIC=yes", "RINGREDUCE_WIDE=2", "RINGREDUCE_WIRE=double"] {
         let (name, value) = wrong.split_once('=').unwrap();
         let text = refused(wrong);

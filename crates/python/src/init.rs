@@ -6,7 +6,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use ringreduce::{
-    Builder, Communicator as Core, DataType, Transport, UniqueId, UniqueIdKey as CoreKey,
+    Builder, Communicator as Core, Transport, UniqueId, UniqueIdKey as CoreKey, Wire,
 };
 
 use crate::comm::{Communicator, Shared};
@@ -161,8 +161,8 @@ fn set(call: &str, to: Builder, name: &str, value: &Bound<'_, PyAny>) -> PyResul
         "retry_safe" => to.retry_safe(value.extract()?),
         "wire" => {
             let name: String = value.extract()?;
-            let dtype = name.parse::<DataType>();
-            to.wire(dtype.map_err(|error| {
+            let wire = name.parse::<Wire>();
+            to.wire(wire.map_err(|error| {
                 argument_error(call, "wire", &format!("{name:?}"), &error.to_string())
             })?)
         }

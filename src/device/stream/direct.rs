@@ -171,7 +171,7 @@ fn kernel_reduction(op: Reduction) -> Option<(KernelReduction, [u8; 16])> {
     match op.kind() {
         ReductionKind::Plain(op) => Some((KernelReduction::Plain(op), [0; 16])),
         ReductionKind::PreMulSum(_, factor) => Some((KernelReduction::PreMulSum, factor)),
-        ReductionKind::User(..) => None,
+        ReductionKind::Blocks(..) | ReductionKind::User(..) => None,
     }
 }
 

@@ -8,7 +8,7 @@ use crate::kernel::block::{Bfloats, Block, Halves, Many, One, Portable, Widen, i
 use crate::kernel::scalar::Op;
 use crate::kernel::select::{Isa, Lines};
 
-/// `Isa::run` of an instruction set that has these features.
+/// `Isa::run` and `Isa::conversions` of an instruction set that has these features.
 macro_rules! run_with {
     ($features:literal) => {
         fn run<B: $crate::kernel::block::Block, O: $crate::kernel::scalar::Op<B::Lane>>()
@@ -30,6 +30,20 @@ macro_rules! run_with {
                 unsafe { pass::fold::<B, O>(operands) }
             }
             pass::Run { pair: pair::<B, O>, fold: fold::<B, O> }
+        }
+
+        fn conversions<C: $crate::kernel::scaled::Code>() -> $crate::kernel::scaled::Conversions {
+            use $crate::kernel::scaled::{self, Code};
+
+            #[target_feature(enable = $features)]
+            fn widen<C: Code>(from: &[u8], to: &mut [f32]) {
+                scaled::widen::<C>(from, to);
+            }
+            #[target_feature(enable = $features)]
+            fn narrow<C: Code>(from: &[f32], to: &mut [u8]) {
+                scaled::narrow::<C>(from, to);
+            }
+            scaled::Conversions { widen: widen::<C>, narrow: narrow::<C> }
         }
     };
 }

@@ -1,6 +1,7 @@
 //! Tests of the names of mismatches, and of what fingerprints tell apart.
 
 use super::*;
+use crate::element::DataType;
 
 const HOW: Variant =
     Variant { algorithm: Some(Algorithm::Ring), in_order: false, part: false, uneven: false };
@@ -21,7 +22,7 @@ fn difference_of(ours: (&Request, &Variant), theirs: (&Request, &Variant)) -> St
 fn every_value_fits_its_field() {
     assert_eq!((REST.at, KIND.at + KIND.bits), (1, 64));
     assert!((Algorithm::ALL.len() as u64) < USER_SCHEDULE);
-    assert!((ReduceOp::ALL.len() as u64) < SCALED && (DataType::ALL.len() as u64) < 32);
+    assert!((ReduceOp::ALL.len() as u64) < SCALED && Wire::F8E4M3_BLOCK.number() < 32);
     let kinds: Vec<_> = Collective::all(1).into_iter().map(Collective::number).collect();
     assert!((1..kinds.len()).all(|at| !kinds[..at].contains(&kinds[at])));
     assert!(kinds.iter().all(|&kind| 0 < kind && kind < REGISTERING));

@@ -6,7 +6,7 @@
 use core::ffi::{c_char, c_int};
 use std::time::Duration;
 
-use ringreduce::{Builder, Communicator, DataType, Transport, UniqueId};
+use ringreduce::{Builder, Communicator, Transport, UniqueId, Wire};
 
 use crate::failure::{Failure, Outcome, array, entry, give, text};
 use crate::handle::rr_comm;
@@ -310,7 +310,7 @@ fn set(to: Builder, name: &str, value: &str) -> Outcome<Builder> {
         "deterministic" => to.deterministic(truth()?),
         "wide" => to.wide(truth()?),
         "retry_safe" => to.retry_safe(truth()?),
-        "wire" => to.wire(value.parse::<DataType>().map_err(|error| wrong(&error.to_string()))?),
+        "wire" => to.wire(value.parse::<Wire>().map_err(|error| wrong(&error.to_string()))?),
         "transport" => match value {
             "shm" => to.transport(Transport::Shm),
             "tcp" => to.transport(Transport::Tcp),
