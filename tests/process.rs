@@ -34,6 +34,7 @@ macro_rules! table {
 type Table = &'static [(&'static str, fn())];
 
 const BODIES: Table = table! {
+    kernels::blocks::rank,
     kernels::matrix::rank,
     kernels::matrix::chosen::rank,
     bootstrap::security::core_dump::rank,

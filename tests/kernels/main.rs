@@ -5,6 +5,7 @@
 
 pub(crate) mod accuracy;
 pub(crate) mod adversarial;
+pub(crate) mod blocks;
 pub(crate) mod determinism;
 pub(crate) mod floats;
 pub(crate) mod instruction_sets;
