@@ -68,7 +68,7 @@ impl Code for F8E4M3 {
         // The exponent is one more for mantissas above 464 / 256. The largest scale is 2^119, so
         // that no product overflows.
         let exponent = (largest + 0x17_ffff) >> 23;
-        f32::from_bits(exponent.clamp(9, 254) - 8 << 23)
+        f32::from_bits((exponent.clamp(9, 254) - 8) << 23)
     }
 
     #[inline(always)]

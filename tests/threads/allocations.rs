@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread::ThreadId;
 
 use harness::{is_alone, on_ranks};
-use ringreduce::{CallOptions, Communicator, DataType, FoldOrder, ReduceOp, Reduction, bf16};
+use ringreduce::{CallOptions, Communicator, DataType, FoldOrder, ReduceOp, Reduction, Wire, bf16};
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
@@ -287,6 +287,14 @@ fn only_the_first_call_by_a_function_or_with_options_allocates() {
         }
         comm.with(CallOptions::new().wide(true)).all_reduce(halves, SUM).unwrap();
         comm.with(tag.clone().wire(DataType::F16)).all_reduce(floats, ReduceOp::Max).unwrap();
+        let mut comm = comm.with(tag.clone().wire(Wire::INT8_BLOCK));
+        comm.all_reduce(floats, ReduceOp::Max).unwrap();
+        let (n, me) = (comm.size(), comm.rank());
+        let mut counts = [1; 17];
+        counts[0] = 100;
+        let send = &floats[..counts[..n].iter().sum()];
+        let recv = &mut [0.0; 100][..counts[me]];
+        comm.reduce_scatter_v(send, recv, &counts[..n], SUM).unwrap();
     }
     for n in [3, 17] {
         on_ranks(n, |comm| {
