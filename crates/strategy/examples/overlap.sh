@@ -1,5 +1,5 @@
 #!/bin/sh
-# Two hosts that are network namespaces, with a cable of 1 Gbit/s between them, and a rank on each:
+# Two hosts that are network namespaces, with a cable of 1 Gbit/s (or $RATE) between them, and a rank on each:
 # crates/strategy/examples/overlap.sh target/release/examples/overlap_trace [ARGUMENTS]
 # Needs root, iproute2 and util-linux.
 set -eu
@@ -14,7 +14,7 @@ for rank in 0 1; do
     ip -n "overlap-$rank" link set lo up
     ip -n "overlap-$rank" address add "10.77.1.$((rank + 1))/24" dev eth0
     ip -n "overlap-$rank" link set eth0 up
-    tc -n "overlap-$rank" qdisc add dev eth0 root tbf rate 1gbit burst 128kb latency 20ms
+    tc -n "overlap-$rank" qdisc add dev eth0 root tbf rate "${RATE:-1gbit}" burst 128kb latency 20ms
 done
 export RINGREDUCE_SIZE=2 RINGREDUCE_STORE=10.77.1.1:7000 RINGREDUCE_INSECURE=1
 run() {
