@@ -15,9 +15,9 @@ const MOST_RANKS_OVER_LINKS: u32 = 8;
 /// The bytes from which on processes may read each other's memory by system calls.
 const LEAST_READ: usize = 32 << 10;
 /// The bytes of all ranks' outputs from which on the blocks that all of them get do not go by the
-/// kernel's copy, which stores through the caches: a broadcast of 16 MiB among eight ranks took 13
-/// ms by it, and 5 ms over stages, past the caches.
-const MOST_READ_BY_ALL: usize = 128 << 20;
+/// kernel's copy, which stores through the caches: 16 MiB among four ranks took 4.9 ms by it, and
+/// 4.3 ms over stages, past the caches; among eight 13 and 5 ms.
+const MOST_READ_BY_ALL: usize = 64 << 20;
 /// The most ranks of a host that measure links and algorithms. Among more, a call goes through the
 /// region where an algorithm of the region makes it. On two CPUs 256 ranks took 22 s to measure,
 /// and 7 s from their start to their first result without.

@@ -1,10 +1,10 @@
 //! Fingerprints of plans, and the cache of plans.
 
-use super::super::{Blocks, Planner, Request, Slots};
+use super::super::{Blocks, Candidate, PeerReads, Planner, Request, Slots, Speeds};
 use super::CACHED_PLANS;
 use crate::element::{DataType, ReduceOp, Reduction};
 use crate::partition::SlotShape;
-use crate::schedule::{Collective, Ring};
+use crate::schedule::{Algorithm, Collective, Ring};
 
 #[test]
 fn the_fingerprint_depends_on_every_argument() {
@@ -85,5 +85,37 @@ fn a_cycle_of_more_calls_than_the_cache_has_places_finds_most_of_its_plans() {
         }
         let part = found as f64 / (10 * calls) as f64;
         assert!(part >= least, "{part} of a cycle of {calls}");
+    }
+}
+
+/// Processes read each other's memory from a length on, and what all of them get only as long as
+/// their outputs stay in the caches; threads read it at any length.
+#[test]
+fn single_copy_is_priced_between_its_limits() {
+    let slot = SlotShape { bytes: 64 << 10, capacity: 16 };
+    let mut planner = Planner::new(Ring::natural(4), 0, Slots { ring: slot, other: slot }, 256);
+    planner.share_host();
+    planner.set_speeds(Speeds::assumed());
+    let mut is_priced = |reads: &PeerReads, collective: Collective, bytes: usize| {
+        planner.set_peer_reads(reads.clone());
+        let count = bytes / collective.blocks(4) as usize;
+        let op = collective.reduces().then(|| ReduceOp::Sum.into());
+        let request = Request { collective, count, dtype: DataType::U8, op };
+        let is_it = |it: &Candidate| it.algorithm == Algorithm::SingleCopy;
+        planner.candidates(&request).find(is_it).is_some_and(|it| it.seconds.is_some())
+    };
+    let [processes, threads] = [PeerReads::Possible, PeerReads::OneProcess];
+    let broadcast = Collective::Broadcast { root: 0 };
+    for collective in
+        [Collective::AllGather, Collective::AllToAll, Collective::AllReduce, broadcast]
+    {
+        let to_all = matches!(collective, Collective::AllGather) || collective == broadcast;
+        for (bytes, is_made) in
+            [(16 << 10, false), (32 << 10, true), (16 << 20, !to_all), (8 << 20, true)]
+        {
+            assert_eq!(is_priced(&processes, collective, bytes), is_made, "{collective:?} {bytes}");
+            assert!(is_priced(&threads, collective, bytes), "{collective:?} {bytes}");
+            assert!(!is_priced(&PeerReads::Untested, collective, bytes));
+        }
     }
 }
