@@ -4,8 +4,8 @@
 //! links of one speed do not suffice.
 
 use super::{
-    Collective, Ring, Schedule, Volume, all_pairs, bruck, collective, dissemination, halving,
-    hierarchical, recursive, single_copy, staged, tree, two_rings,
+    Collective, Ring, Schedule, Volume, all_pairs, bruck, circulant, collective, dissemination,
+    halving, hierarchical, recursive, single_copy, staged, tree, two_rings,
 };
 use crate::element::named;
 use crate::sim::Speed;
@@ -133,6 +133,9 @@ algorithms! {
     /// hosts and rings between them. Over links its schedule would be that of rings within hosts
     /// too.
     TwoLevel: hierarchical::TWO_LEVEL;
+    /// Blocks over a circulant graph, of which every rank sends one and receives one in each round:
+    /// few hops, and no rank sends much, for buffers too short for the pieces of a double tree.
+    Circulant: circulant::DEFINITION;
 }
 
 impl Algorithm {

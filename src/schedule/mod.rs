@@ -17,6 +17,7 @@ mod algorithm;
 mod all_pairs;
 mod all_to_all;
 mod bruck;
+mod circulant;
 mod collective;
 mod dissemination;
 mod fuse;

@@ -4,7 +4,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::Collective::{AllGather, AllReduce, AllToAll, Barrier, Exscan, Gather, Reduce, Scatter};
+use super::Collective::{
+    AllGather, AllReduce, AllToAll, Barrier, Broadcast, Exscan, Gather, Reduce, Scatter,
+};
 use super::hierarchical::{TwoLevelStep, between_hosts, two_level_steps};
 use super::{Algorithm, Collective, Order, Place, Ring, Schedule, Space, StagedCall};
 use super::{relay, rooted, scan};
@@ -240,6 +242,8 @@ examples! {
     all_pairs_is_as_told: "all_pairs.rs" => natural(Algorithm::AllPairs, AllReduce);
     halving_is_as_told: "halving.rs" => natural(Algorithm::HalvingDoubling, AllReduce);
     recursive_is_as_told: "recursive.rs" => natural(Algorithm::RecursiveDoubling, AllReduce);
+    circulant_is_as_told: "circulant.rs" =>
+        of_algorithm(Algorithm::Circulant, Broadcast { root: 0 }, &Ring::natural(5));
     bruck_is_as_told: "bruck.rs" => natural(Algorithm::Bruck, AllGather);
     dissemination_is_as_told: "dissemination.rs" => natural(Algorithm::Dissemination, Barrier);
     two_rings_is_as_told: "two_rings.rs" => natural(Algorithm::TwoRings, AllReduce);

@@ -10,12 +10,13 @@ use ringreduce::sim::{Random, Shape, Violation, check};
 
 use super::work::{shuffled, works};
 
-const TREES_AND_RINGS: [Algorithm; 6] = [
+const TREES_AND_RINGS: [Algorithm; 7] = [
     Algorithm::Ring,
     Algorithm::TwoRings,
     Algorithm::Binomial,
     Algorithm::DoubleTree,
     Algorithm::Bruck,
+    Algorithm::Circulant,
     Algorithm::Dissemination,
 ];
 

@@ -13,7 +13,7 @@ use super::verbs::{Calls, Given};
 
 /// The collectives that each algorithm must make in worlds of up to nine ranks. The ring, and the
 /// library's choice, make all.
-const MAKES: [(Algorithm, &[&str]); 12] = [
+const MAKES: [(Algorithm, &[&str]); 13] = [
     (Algorithm::AllPairs, &["all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"]),
     (Algorithm::TwoShot, &["all_reduce", "reduce"]),
     (Algorithm::RecursiveDoubling, &["all_reduce", "barrier"]),
@@ -22,6 +22,7 @@ const MAKES: [(Algorithm, &[&str]); 12] = [
     (Algorithm::Binomial, &["all_reduce", "broadcast", "reduce", "barrier"]),
     (Algorithm::DoubleTree, &["all_reduce", "broadcast", "reduce"]),
     (Algorithm::Bruck, &["reduce_scatter", "all_gather"]),
+    (Algorithm::Circulant, &["broadcast", "reduce"]),
     (Algorithm::Dissemination, &["barrier"]),
     (Algorithm::Direct, &["all_reduce", "reduce_scatter", "all_gather", "barrier"]),
     (Algorithm::Staged, STAGED),

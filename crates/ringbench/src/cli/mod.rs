@@ -89,8 +89,8 @@ pub(crate) struct Cli {
     #[arg(long, default_value = "plain", value_name = "KIND")]
     pub(crate) memory: Memory,
     /// Algorithm of calls: ring, all_pairs, two_shot, recursive_doubling, halving_doubling,
-    /// two_rings, binomial, double_tree, bruck, hierarchical, dissemination, direct, staged,
-    /// single_copy, or auto, which is RINGREDUCE_ALGO or the cheapest
+    /// two_rings, binomial, double_tree, bruck, circulant, hierarchical, dissemination, direct,
+    /// staged, single_copy, or auto, which is RINGREDUCE_ALGO or the cheapest
     #[arg(long, default_value = "auto", value_name = "NAME", value_parser = algorithm)]
     pub(crate) algorithm: AlgorithmChoice,
     /// Measures every algorithm that can make the call, in turns, and how much slower than the best
