@@ -3,11 +3,9 @@
 //! ahead, and receives one from the rank a hop behind. The hops are n halved again and again,
 //! rounded up, and the rounds take them in turns. Law: a rank receives each block once.
 //!
-//! Source: Traeff, "Optimal broadcast schedules in logarithmic time with applications to broadcast,
-//! all-broadcast, reduction and all-reduction", arXiv 2407.18004 (2024). A rank sends before it
-//! receives, unless it sends what it receives: so two latencies overlap. A reduce has the steps of
-//! the broadcast backwards. Places are counted from the root. Cost: `Circulant::seconds` simulates
-//! the rounds. Of n = 2^q, q > 4, blocks of m bytes, latency a, a step's s = o + mb, a broadcast
+//! Source: Traeff, arXiv 2407.18004 (2024). A rank sends before it receives, unless it sends what
+//! it receives: so two latencies overlap. Places are counted from the root. The cost of the rounds
+//! is simulated; of n = 2^q, q > 4, blocks of m bytes, latency a, a step's s = o + mb, a broadcast
 //! takes the longest of (3q-2)s, (3q-3)s + (q+1)a and 2qs + (2q-2)a. More blocks take more rounds,
 //! and trees are faster for long buffers.
 //! # Example
