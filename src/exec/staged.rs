@@ -159,7 +159,12 @@ impl Walk<'_> {
         }
     }
 
+    /// A slot that nobody reads stays as it is, and says nothing about stores.
     fn copy_in(&self, block: u64) {
+        let RegionCall { me, size, .. } = *self.call;
+        if !(0..size).any(|rank| self.staged.reads_stage(rank, me)) {
+            return;
+        }
         self.region.fill_slot(self.cut.piece * self.cut.pieces, |streams_in| {
             self.copy_in_by(block, streams_in);
         });
@@ -169,7 +174,6 @@ impl Walk<'_> {
         let copy = |at, range| self.copy_to_slot(block, at, range, streams_in);
         let RegionCall { me, size, .. } = *self.call;
         let piece = self.piece(block);
-        let mut readers = (0..size).filter(|&rank| self.staged.reads_stage(rank, me));
         if self.is_in_parts() && !self.staged.folds_whole() {
             let mine = self.my_part(piece.len());
             for other in [0..mine.start, mine.end..piece.len()] {
@@ -177,8 +181,9 @@ impl Walk<'_> {
                 copy(other.start, range);
             }
         } else if self.cut.pieces > 1 {
+            let readers = (0..size).filter(|&rank| self.staged.reads_stage(rank, me));
             readers.for_each(|rank| copy(rank * piece.len(), self.of_chunk(rank, &piece)));
-        } else if readers.next().is_some() {
+        } else {
             copy(0, self.own_piece(&piece));
         }
     }

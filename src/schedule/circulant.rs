@@ -5,9 +5,9 @@
 //!
 //! Source: Traeff, arXiv 2407.18004 (2024). A rank sends before it receives, unless it sends what
 //! it receives: so two latencies overlap. Places are counted from the root. The cost of the rounds
-//! is simulated; of n = 2^q, q > 4, blocks of m bytes, latency a, a step's s = o + mb, a broadcast
-//! takes the longest of (3q-2)s, (3q-3)s + (q+1)a and 2qs + (2q-2)a. More blocks take more rounds,
-//! and trees are faster for long buffers.
+//! is simulated; of n = 2^q, q > 2, blocks of m bytes, latency a, a step's s = o + mb, a broadcast
+//! takes the longest of (3q-2)s + 2a, (3q-3)s + (q+1)a and 2qs + (2q-2)a. More blocks take more
+//! rounds, and trees are faster for long buffers.
 //! # Example
 //!
 //! A broadcast of five ranks from rank 0. The hops are 1, 2 and 3; the first round takes hop 2:

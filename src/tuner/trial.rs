@@ -105,7 +105,7 @@ impl Forms {
     /// memory or over links: where the forms say too much of shared memory, links are no cheaper
     /// for that. At lengths beyond those at which it was tried, it keeps its last factor, but after
     /// a call too long for more trials one of at least 1, so that it is no cheaper than its form.
-    /// The longest call was tried by two algorithms, if at all: beyond the caches the others slow
+    /// The longest call was tried by few algorithms, if at all: beyond the caches the others slow
     /// down as one of these.
     fn factors(&self, trials: &[Trial], class: usize, growth: f64) -> Factors {
         if !self.shares_host {
