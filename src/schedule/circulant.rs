@@ -33,7 +33,7 @@ pub(super) const DEFINITION: Definition = Definition {
     name: "circulant",
     least_chunk: MIN_BLOCK,
     links: RequiredLinks::Doubling,
-    chunks: |_, order| Circulant::of(order.size()).blocks(),
+    chunks: |_, order| blocks(order.size()),
     schedule,
     volume,
     cost,
@@ -43,8 +43,15 @@ pub(super) const DEFINITION: Definition = Definition {
 /// The shortest block in bytes: a message has a cost of its own.
 const MIN_BLOCK: usize = 1 << 10;
 
+/// The most hops.
+const MOST_HOPS: usize = 10;
 /// The most ranks, since a price simulates all of them.
-const MOST_RANKS: u32 = 1 << 10;
+const MOST_RANKS: u32 = 1 << MOST_HOPS;
+
+/// The number of blocks.
+fn blocks(size: u32) -> u32 {
+    size.next_power_of_two().ilog2().max(1)
+}
 
 /// The root, if the algorithm makes the collective.
 fn root_of(collective: Collective, size: u32) -> Option<u32> {
@@ -65,8 +72,8 @@ fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
     }
     let graph = Circulant::of(size);
     let place = (size + me - root) % size;
-    let exchanges = graph.exchanges(place, |place| graph.received(place));
-    let rank = Rank { me, root, size, blocks: graph.blocks() };
+    let exchanges = graph.exchanges(place);
+    let rank = Rank { me, root, size, blocks: blocks(size) };
     Some(match collective {
         Collective::Reduce { .. } => rank.reduce(&exchanges),
         _ => rank.broadcast(&exchanges),
@@ -77,7 +84,7 @@ fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
 fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
     let size = order.size();
     root_of(collective, size)?;
-    let [blocks, others] = [Circulant::of(size).blocks(), size - 1].map(u64::from);
+    let [blocks, others] = [blocks(size), size - 1].map(u64::from);
     let most = match collective {
         Collective::Reduce { .. } => blocks,
         _ => 2 * blocks - 1,
@@ -88,13 +95,14 @@ fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
 /// The time of the rounds: see `Circulant::seconds`. `order` has several ranks.
 fn cost(collective: Collective, order: &Ring, bytes: f64, speed: &Speed) -> Option<f64> {
     root_of(collective, order.size())?;
-    let graph = Circulant::of(order.size());
-    let blocks = (bytes / MIN_BLOCK as f64).ceil().clamp(1.0, f64::from(graph.blocks()));
+    let blocks = f64::from(blocks(order.size()));
+    let blocks = (bytes / MIN_BLOCK as f64).ceil().clamp(1.0, blocks);
     let block = bytes / blocks;
     let sent = match collective {
         Collective::Reduce { .. } => speed.folded(block),
         _ => speed.moved(block),
     };
+    let graph = Circulant::of(order.size());
     Some(graph.seconds(blocks as u32, sent, speed.moved(block), speed.latency))
 }
 
@@ -119,37 +127,36 @@ impl Exchange {
     }
 }
 
-/// The graph: its hops, from 1 up to the number of ranks, which is not a hop.
+/// The blocks that a place receives in rounds 1 to 2q-1; `None` beyond them.
+type Received = [Option<u8>; 2 * MOST_HOPS];
+
+/// The graph: its `count` hops, from 1 up, and behind them the number of ranks. `count` is also
+/// the number of blocks, and 0 for a single rank.
 struct Circulant {
-    hops: Vec<u32>,
+    hops: [u32; MOST_HOPS + 1],
+    count: usize,
 }
 
 impl Circulant {
+    /// `size` is [`MOST_RANKS`] at most.
     fn of(size: u32) -> Self {
-        let halved = |&hop: &u32| (hop > 1).then(|| hop.div_ceil(2));
-        let mut hops: Vec<_> = core::iter::successors(Some(size), halved).collect();
-        hops.reverse();
-        Self { hops }
+        let count = size.next_power_of_two().ilog2() as usize;
+        let mut hops = [size; MOST_HOPS + 1];
+        for hop in (0..count).rev() {
+            hops[hop] = hops[hop + 1].div_ceil(2);
+        }
+        Self { hops, count }
     }
 
     fn size(&self) -> u32 {
-        self.hops[self.count()]
-    }
-
-    /// The number of hops, and of blocks; 0 for a single rank.
-    fn count(&self) -> usize {
-        self.hops.len() - 1
-    }
-
-    fn blocks(&self) -> u32 {
-        self.count().max(1) as u32
+        self.hops[self.count]
     }
 
     /// The shortest of the hops whose greedy sum leads to a place. In each turn of q rounds, the
     /// block that left the root with this hop is the only new one that the place receives.
     fn first_hop(&self, mut place: u32) -> usize {
-        let mut first = self.count();
-        for (number, &hop) in self.hops[..self.count()].iter().enumerate().rev() {
+        let mut first = self.count;
+        for (number, &hop) in self.hops[..self.count].iter().enumerate().rev() {
             if hop <= place {
                 (place, first) = (place - hop, number);
             }
@@ -162,89 +169,95 @@ impl Circulant {
     /// each round, a sum of unused hops that the hop of the round completes: the longest hops that
     /// fit come first, and the shortest one counts. Sums decrease from round to round. The number q
     /// stands for the block that is new.
-    fn sources(&self, place: u32) -> Vec<usize> {
-        let (count, size, new) = (self.count(), self.size(), self.first_hop(place));
-        let mut unused: Vec<_> = (0..=count).rev().filter(|&hop| hop != new).collect();
+    fn sources(&self, place: u32) -> [usize; MOST_HOPS] {
+        let (count, size) = (self.count, self.size());
+        let mut is_used = [false; MOST_HOPS + 1];
+        is_used[self.first_hop(place)] = true;
         let mut before = 2 * size;
-        let source = |round: usize| {
+        let mut sources = [0; MOST_HOPS];
+        for (round, source) in sources[..count].iter_mut().enumerate() {
             let [most, least] = [round, round + 1].map(|hop| size + place - self.hops[hop]);
-            let (mut sum, mut at, mut last) = (0, 0, 0);
-            for (index, &hop) in unused.iter().enumerate() {
+            let (mut sum, mut last) = (0, 0);
+            for hop in (0..=count).rev().filter(|&hop| !is_used[hop]) {
                 let reached = sum + self.hops[hop];
                 if reached > most || reached >= before {
                     continue;
                 }
-                (at, last) = (index, reached);
+                (*source, last) = (hop, reached);
                 if reached > least {
                     break;
                 }
                 sum = reached;
             }
             before = last;
-            unused.remove(at)
-        };
-        (0..count).map(source).collect()
+            is_used[*source] = true;
+        }
+        sources
     }
 
     /// The block that a place receives in each round. Rounds are numbered from 1, and round i takes
     /// hop i mod q: so the last one is the second round of the longest hop.
-    fn received(&self, place: u32) -> Vec<Option<u32>> {
-        let count = self.count();
+    fn received(&self, place: u32) -> Received {
+        let (count, mut received) = (self.count, [None; 2 * MOST_HOPS]);
         if place == 0 {
-            return vec![None; 2 * count - 1];
+            return received;
         }
         let (sources, new) = (self.sources(place), self.first_hop(place));
-        let mut has_last = false;
-        let block = |round: usize| {
+        for round in 1..2 * count {
             let (turn, hop) = (round / count, round % count);
             let source = sources[hop];
             // A block that is not new left the root in the turn before.
             let left = if source == count { count + new } else { source };
-            let block = (turn * count + left).checked_sub(count + 1)?.min(count - 1);
+            let block = (turn * count + left).checked_sub(count + 1);
+            let block = block.map(|block| block.min(count - 1) as u8);
             // Rounds in which there is no block left bring the last one again.
-            let is_last = block == count - 1;
-            let is_again = is_last && has_last;
-            has_last |= is_last;
-            (!is_again).then_some(block as u32)
-        };
-        (1..2 * count).map(block).collect()
+            let is_again = block == Some(count as u8 - 1) && received.contains(&block);
+            received[round - 1] = block.filter(|_| !is_again);
+        }
+        received
     }
 
-    /// The exchanges of a place, in order, by what `received` says of each place.
-    fn exchanges(&self, place: u32, received: impl Fn(u32) -> Vec<Option<u32>>) -> Vec<Exchange> {
-        let (size, count) = (self.size(), self.count());
-        let hops = &self.hops[..count];
-        let own = received(place);
-        let ahead: Vec<_> = hops.iter().map(|hop| received((place + hop) % size)).collect();
-        let exchange = |round: usize| {
-            let hop = |round: usize| round % count;
-            let taken = round.checked_sub(2).and_then(|index| own[index]);
-            let given = ahead[hop(round)].get(round - 1).copied().flatten();
-            Exchange {
-                received: taken.map(|block| Message {
-                    block,
-                    place: (place + size - hops[hop(round - 1)]) % size,
-                }),
-                sent: given
-                    .map(|block| Message { block, place: (place + hops[hop(round)]) % size }),
-            }
-        };
-        (1..=2 * count).map(exchange).collect()
+    /// The exchange of a place with `round`, of 1 to 2q, by what places receive: `own` is its own
+    /// list, and `ahead` says that of the place a hop ahead.
+    fn exchange(
+        &self,
+        place: u32,
+        round: usize,
+        own: &Received,
+        ahead: impl Fn(u32) -> Option<u8>,
+    ) -> Exchange {
+        let (size, hop) = (self.size(), |round: usize| self.hops[round % self.count]);
+        let message = |block: u8, place| Message { block: block.into(), place };
+        let behind = || (place + size - hop(round - 1)) % size;
+        let to = (place + hop(round)) % size;
+        Exchange {
+            received: round
+                .checked_sub(2)
+                .and_then(|index| own[index])
+                .map(|block| message(block, behind())),
+            sent: ahead(to).map(|block| message(block, to)),
+        }
+    }
+
+    /// The exchanges of a place, in order.
+    fn exchanges(&self, place: u32) -> Vec<Exchange> {
+        let own = self.received(place);
+        let rounds = 1..=2 * self.count;
+        let exchange =
+            |round: usize| self.exchange(place, round, &own, |to| self.received(to)[round - 1]);
+        rounds.map(exchange).collect()
     }
 
     /// The time of a broadcast, which is that of the steps backwards. A step that sends takes
     /// `sent` seconds, and one that receives alone `received`. Only the first `blocks` have data.
     fn seconds(&self, blocks: u32, sent: f64, received: f64, latency: f64) -> f64 {
         let lists: Vec<_> = (0..self.size()).map(|place| self.received(place)).collect();
-        let all = (0..self.size())
-            .map(|place| self.exchanges(place, |place| lists[place as usize].clone()));
-        let all: Vec<_> = all.collect();
-        let mut now = vec![0.0_f64; all.len()];
-        let mut arrivals = now.clone();
-        for round in 0..2 * self.count() {
-            let mut next = arrivals.clone();
-            for (place, exchanges) in all.iter().enumerate() {
-                let exchange = &exchanges[round];
+        let mut now = vec![0.0_f64; lists.len()];
+        let [mut arrivals, mut next] = [now.clone(), now.clone()];
+        for round in 1..=2 * self.count {
+            for (place, own) in lists.iter().enumerate() {
+                let ahead = |to: u32| lists[to as usize][round - 1];
+                let exchange = self.exchange(place as u32, round, own, ahead);
                 let has = |message: Option<Message>| message.filter(|one| one.block < blocks);
                 let (taken, given) = (has(exchange.received), has(exchange.sent));
                 if exchange.is_fused() && taken.is_some() {
@@ -258,7 +271,7 @@ impl Circulant {
                     now[place] = now[place].max(arrivals[place]) + received;
                 }
             }
-            arrivals = next;
+            arrivals.copy_from_slice(&next);
         }
         now.into_iter().fold(0.0, f64::max)
     }

@@ -1,8 +1,8 @@
 //! Staged: ranks of one host hand blocks to each other through stages, slots in memory that all of
 //! them map. A block takes three phases: each rank copies in to a slot of its stage what others
 //! need, folds its part of all stages in rank order (or fetches what it needs), and copies out the
-//! parts that others folded. Blocks are pipelined over the slots of a stage, so a rank waits only
-//! when it is as many blocks ahead of the slowest rank as a stage has slots.
+//! parts that others folded. Two ranks fold all that they get, and copy nothing out. Blocks are
+//! pipelined: a rank waits only when it is as many blocks ahead as a stage has slots.
 //!
 //! Source: the two-shot of MSCCL++, over stages as in Parsons and Pai, "Accelerating MPI collective
 //! communications through hierarchical algorithms", IPDPS 2014.
@@ -63,8 +63,8 @@ pub(super) const fn as_over_links(collective: Collective) -> Option<&'static Def
 pub enum Phase {
     /// Copies what others need into its slot of the block.
     CopyIn,
-    /// Folds its part of all ranks' slots, or fetches from them; a part that others need goes to
-    /// its result slot. The rank reads no stage of this block any more.
+    /// Folds its part of all ranks' slots, of two ranks all of them, or fetches from them; a part
+    /// that others need goes to its result slot. The rank reads no stage of this block any more.
     Fold,
     /// Copies the other ranks' results. The rank reads no result of this block any more.
     CopyOut,

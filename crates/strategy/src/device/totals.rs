@@ -5,7 +5,7 @@
 use std::convert::Infallible;
 
 use cudarc::driver::{CudaView, CudaViewMut};
-use ringreduce::{ReduceOp, Result};
+use ringreduce::{CallOptions, DataType, ReduceOp, Result};
 
 use super::DeviceTrainer;
 use crate::Error;
@@ -49,7 +49,9 @@ impl DeviceTrainer {
             stream.memset_zeros(&mut self.report.slice_mut(SQUARE_SUM..CHECKS))?;
         }
         stream.memcpy_dtod(&self.report, &mut self.totals)?;
-        self.comm.on_stream(stream).all_reduce(&mut self.totals, ReduceOp::Sum)
+        // Of loss, square sum and checks each has its own scale, which a narrow type would lose.
+        let mut comm = self.comm.with(CallOptions::new().wire(DataType::F32));
+        comm.on_stream(stream).all_reduce(&mut self.totals, ReduceOp::Sum)
     }
 
     /// The loss of the whole batch and the sum of the squares of all its gradients, the same at all
