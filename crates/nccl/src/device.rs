@@ -4,12 +4,12 @@
 mod cuda;
 
 #[cfg(feature = "cuda")]
-pub(crate) use cuda::{Device, allocate, attach, carries_out, free};
+pub(crate) use cuda::{Device, allocate, attach, carries_out, current, free};
 #[cfg(feature = "cuda")]
 pub(crate) use foreign::device::is_device_memory;
 
 #[cfg(not(feature = "cuda"))]
-pub(crate) use none::{Device, allocate, attach, carries_out, free, is_device_memory};
+pub(crate) use none::{Device, allocate, attach, carries_out, current, free, is_device_memory};
 
 #[cfg(not(feature = "cuda"))]
 mod none {
@@ -37,6 +37,10 @@ mod none {
 
     pub(crate) fn attach(_: &mut Communicator, _: Option<c_int>) -> Outcome<Option<Device>> {
         Ok(None)
+    }
+
+    pub(crate) fn current() -> Option<c_int> {
+        None
     }
 
     pub(crate) fn carries_out(_: &mut Rank, _: &[Operation]) -> Outcome<bool> {

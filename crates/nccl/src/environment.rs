@@ -6,8 +6,6 @@ use std::sync::LazyLock;
 
 use ringreduce::{Algorithm, Builder, Transport};
 
-use crate::failure::{Failure, Outcome};
-
 /// The variables that are honoured, as `ncclParamGetAllParameterKeys` lists them.
 pub(crate) const KEYS: [&str; 4] =
     ["NCCL_ALGO", "NCCL_DEBUG", "NCCL_SHM_DISABLE", "NCCL_SOCKET_IFNAME"];
@@ -74,7 +72,7 @@ pub(crate) fn announce() {
             .collect();
         unused.sort_unstable();
         if !unused.is_empty() {
-            info(|| format!("these variables have no effect here: {}", unused.join(", ")));
+            warn(&format!("these variables have no effect here: {}", unused.join(", ")));
         }
     });
     LazyLock::force(&ONCE);
@@ -90,11 +88,8 @@ pub(crate) fn has_timeout() -> bool {
     value("RINGREDUCE_TIMEOUT").is_some()
 }
 
-/// Sets what NCCL's variables ask for.
-///
-/// # Errors
-/// If a variable has a value that this library has no meaning for.
-pub(crate) fn configure(mut builder: Builder) -> Outcome<Builder> {
+/// Sets what NCCL's variables ask for, and warns of values that have no meaning here.
+pub(crate) fn configure(mut builder: Builder) -> Builder {
     if let Some(interface) = interface() {
         builder = builder.interface(&interface);
     }
@@ -103,19 +98,21 @@ pub(crate) fn configure(mut builder: Builder) -> Outcome<Builder> {
         match disabled.as_str() {
             "0" => {}
             "1" => builder = builder.transport(Transport::Tcp),
-            other => return Err(unknown("NCCL_SHM_DISABLE", other, "0 or 1")),
+            other => warn_unused("NCCL_SHM_DISABLE", other, "0 and 1 have one"),
         }
     }
-    if let Some(name) = value("NCCL_ALGO").filter(|_| unset("RINGREDUCE_ALGO")) {
-        builder = builder.algorithm(match name.to_ascii_lowercase().as_str() {
-            "ring" => Algorithm::Ring,
-            "tree" => Algorithm::DoubleTree,
-            _ => return Err(unknown("NCCL_ALGO", &name, "Ring or Tree; else set RINGREDUCE_ALGO")),
-        });
+    if let Some(names) = value("NCCL_ALGO").filter(|_| unset("RINGREDUCE_ALGO")) {
+        match names.to_ascii_lowercase().as_str() {
+            "ring" => builder = builder.algorithm(Algorithm::Ring),
+            "tree" => builder = builder.algorithm(Algorithm::DoubleTree),
+            _ => warn_unused("NCCL_ALGO", &names, "Ring and Tree have one; see RINGREDUCE_ALGO"),
+        }
     }
-    Ok(builder)
+    builder
 }
 
-fn unknown(name: &str, given: &str, expected: &str) -> Failure {
-    Failure::usage(format_args!("{name}={given}: {expected}"))
+/// Says that a value has no effect: NCCL's lists and names of what this library has not are right
+/// in programs that run on both.
+fn warn_unused(name: &str, given: &str, used: &str) {
+    say(format!("ringreduce NCCL WARN {name}={given} has no effect here: {used}\n"));
 }

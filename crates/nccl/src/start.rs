@@ -8,7 +8,7 @@ use ringreduce::codec::printable;
 use ringreduce::{Communicator, Messenger, Source, Tag, UniqueId};
 
 use crate::device;
-use crate::environment::{announce, configure, has_timeout, info};
+use crate::environment::{announce, configure, has_timeout, info, value};
 use crate::failure::{Failure, Outcome, no_thread};
 use crate::handle::{Handle, Rank};
 
@@ -17,6 +17,12 @@ const ID_TAG: u32 = u32::from_le_bytes(*b"ncid");
 
 /// A unique id, on the interface of `NCCL_SOCKET_IFNAME`.
 pub(crate) fn unique_id() -> Outcome<UniqueId> {
+    if let Some(address) = value("NCCL_COMM_ID") {
+        return Err(Failure::usage(format_args!(
+            "NCCL_COMM_ID={address}: ranks do not meet at an address known beforehand; unset it, \
+             and bring the id of one rank to the others"
+        )));
+    }
     let interface = crate::environment::interface();
     Ok(UniqueId::on_interface(interface.as_deref())?)
 }
@@ -43,6 +49,7 @@ pub(crate) fn fitting_name(name: &CStr) -> Option<String> {
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) is_blocking: bool,
+    /// The device of this rank; none where there is none.
     pub(crate) device: Option<c_int>,
     pub(crate) name: Option<String>,
 }
@@ -78,8 +85,7 @@ pub(crate) fn by_id(
     announce();
     let builder = Communicator::builder().rank(rank).size(size);
     let made = id
-        .and_then(|id| configure(builder.unique_id(&id)))
-        .and_then(|builder| Ok(builder.build()?))
+        .and_then(|id| Ok(configure(builder.unique_id(&id)).build()?))
         .and_then(|comm| options.rank(comm));
     handle.finish(made)
 }

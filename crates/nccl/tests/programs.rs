@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::process::Command;
-use std::{env, thread};
+use std::{env, fs, thread};
 
 use harness::c_programs::{Folder, Library, exported, output, says};
 
@@ -35,6 +35,11 @@ fn refusals_have_a_code_and_a_message() {
 }
 
 #[test]
+fn functions_that_few_programs_call() {
+    runs("tests/programs/others.c", "other functions are right");
+}
+
+#[test]
 fn ranks_that_are_killed_that_never_come_and_that_fork() {
     runs("tests/programs/failures.c", "failures are right");
 }
@@ -46,6 +51,15 @@ fn device_memory_goes_on_the_streams_of_the_caller() {
     folder.add_driver(&cuda::harness::library_folder().unwrap().join("libcuda.so"));
     let program = folder.build("tests/programs/device.c", &["-lcuda"]);
     says(&mut folder.command(&program), "is right");
+}
+
+/// On the stand-in with several devices, all of which one thread drives.
+#[test]
+fn each_communicator_takes_the_device_that_is_current_at_its_call() {
+    let folder = Folder::new(NCCL);
+    folder.add_driver(&cuda::harness::library_folder().unwrap().join("libcuda.so"));
+    let program = folder.build("tests/programs/devices.c", &["-lcuda"]);
+    says(folder.command(&program).env("STANDIN_CUDA_DEVICES", "4"), "devices are right");
 }
 
 #[test]
@@ -99,6 +113,27 @@ fn valgrind_reports_nothing() {
     let folder = Folder::new(NCCL);
     let program = folder.build("tests/programs/refusals.c", &[]);
     says(&mut folder.valgrind(&program), "refusals are right");
+}
+
+/// The guide says of each function what it does, and which program shows that.
+#[test]
+fn the_guide_has_each_function_once() {
+    let guide = include_str!("../../../docs/nccl.md");
+    let (_, table) = guide.split_once("## What is supported").unwrap();
+    let (table, _) = table.split_once("\n## ").unwrap();
+    for name in include_str!("exports.txt").lines() {
+        let quoted = format!("`{name}`");
+        let row: Vec<_> =
+            table.lines().filter(|row| row.starts_with('|') && row.contains(&quoted)).collect();
+        let [row] = row[..] else { panic!("{name} is in {} rows", row.len()) };
+        let program = row.rsplit('`').nth(1).unwrap();
+        let path = format!("{}/tests/programs/{program}", env!("CARGO_MANIFEST_DIR"));
+        let shown = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        // The program makes the names of these functions out of those of types.
+        let made = name.strip_prefix("ncclParamGet").filter(|kind| kind.starts_with(['I', 'U']));
+        let called = made.map_or(name.to_owned(), |kind| format!("each({kind}, "));
+        assert!(shown.contains(&called), "{program} does not call {name}");
+    }
 }
 
 /// The symbols are those of NVIDIA's library, each of its functions twice, and no others.

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream};
 
-use super::cuda::{CurrentContext, Driver, StagingBuffers, Watchdog, driver};
+use super::cuda::{CurrentContext, Driver, LastUse, StagingBuffers, Watchdog, driver};
 use crate::api::Communicator;
 use crate::error::{Peer, Result};
 use crate::plan::Request;
@@ -140,6 +140,18 @@ impl OnStream<'_> {
         self.comm.reclaim_engine();
         self.comm.direct_failure("check")?;
         self.comm.streams.failures.report()
+    }
+
+    /// Makes this stream wait for all work that `other` was given until now; both are streams of
+    /// the device of [`Communicator::use_device`]. Without this, work on two streams has no order.
+    ///
+    /// # Errors
+    /// If the driver refuses it.
+    pub fn join(&mut self, other: &CudaStream) -> Result<()> {
+        let (_driver, _current) = self.enter_context()?;
+        let mut end = LastUse::new(self.stream.context())?;
+        end.record(other.cu_stream())?;
+        end.wait(self.stream.cu_stream())
     }
 
     /// Makes the stream's context current until the [`CurrentContext`] is dropped.

@@ -43,7 +43,8 @@ pub fn is_device_memory(address: usize) -> bool {
 }
 
 /// Puts the operations on their streams if their buffers are a device's; false if they are the
-/// host's.
+/// host's. An operation without bytes goes with the others. Operations on several streams go, as in
+/// NCCL, on one of them, after all work that the others have, and before what they are given next.
 ///
 /// # Errors
 /// If only some are, and those of the calls.
@@ -52,34 +53,40 @@ pub fn put_all(comm: &mut Communicator, operations: &[Operation]) -> Result<bool
         let used = if op.send != 0 { op.send } else { op.recv };
         used != 0 && memory_type(used).is_some()
     };
-    let on_device = operations.iter().filter(|op| is_on_device(op)).count();
-    if on_device == 0 {
-        return Ok(false);
-    }
-    if on_device < operations.len() {
+    let Some(first) = operations.iter().find(|op| is_on_device(op)) else { return Ok(false) };
+    let is_on_host = |op: &Operation| op.send_len + op.recv_len > 0 && !is_on_device(op);
+    if operations.iter().any(is_on_host) {
         return refuse("a group", "buffers of the host and of a device", "a group for each");
     }
-    let messages: Vec<_> = operations.iter().filter(|op| op.is_message()).copied().collect();
-    put_messages(comm, &messages)?;
+    let mut streams: Vec<_> = operations.iter().map(|op| op.stream).collect();
+    streams.sort_unstable();
+    streams.dedup();
+    let stream = borrow(comm, first.stream)?;
+    let others = streams.into_iter().filter(|&other| other != first.stream);
+    let others = others.map(|other| borrow(comm, other)).collect::<Result<Vec<_>, _>>()?;
+    others.iter().try_for_each(|other| comm.on_stream(&stream).join(other))?;
+    let is_message = |op: &&Operation| op.is_message();
+    let messages: Vec<_> = operations.iter().filter(is_message).copied().collect();
+    put_messages(comm, &stream, &messages)?;
     for op in operations.iter().filter(|op| !op.is_message()) {
-        on_stream(comm, op.stream, |mut stream| put(&mut stream, op))?;
+        put(&mut comm.on_stream(&stream), op)?;
     }
+    others.iter().try_for_each(|other| comm.on_stream(other).join(&stream))?;
     Ok(true)
 }
 
-fn on_stream(
-    comm: &mut Communicator,
-    stream: usize,
-    work: impl FnOnce(OnStream<'_>) -> Result<(), Error>,
-) -> Result<(), Error> {
+fn borrow(comm: &Communicator, stream: usize) -> Result<Arc<CudaStream>, Error> {
     // SAFETY: the caller says that it is a stream, which stays until its work is done.
-    let stream: Arc<CudaStream> = unsafe { comm.borrow_stream(stream as sys::CUstream) }?;
-    work(comm.on_stream(&stream))
+    unsafe { comm.borrow_stream(stream as sys::CUstream) }
 }
 
 /// Puts messages on the stream in an order that is the same at both ends and ends: by the distance
 /// between sender and receiver, each send beside the receive at that distance.
-fn put_messages(comm: &mut Communicator, messages: &[Operation]) -> Result<(), Error> {
+fn put_messages(
+    comm: &mut Communicator,
+    stream: &Arc<CudaStream>,
+    messages: &[Operation],
+) -> Result<(), Error> {
     let (me, size) = (comm.rank(), comm.size());
     for distance in 0..size {
         let by = |verb| move |op: &&Operation| op.call.verb == verb;
@@ -89,14 +96,14 @@ fn put_messages(comm: &mut Communicator, messages: &[Operation]) -> Result<(), E
         loop {
             match (sends.next(), recvs.next()) {
                 (Some(send), Some(recv)) if send.call.dtype == recv.call.dtype => {
-                    put_pair(comm, send, recv, distance)?;
+                    put_pair(&mut comm.on_stream(stream), send, recv, (to, from))?;
                 }
                 (Some(_), Some(_)) => {
                     let expected = "one type for what a group sends and receives at one distance";
                     return refuse("a group", "two types", expected);
                 }
                 (Some(one), None) | (None, Some(one)) => {
-                    on_stream(comm, one.stream, |mut stream| put(&mut stream, one))?;
+                    put(&mut comm.on_stream(stream), one)?;
                 }
                 (None, None) => break,
             }
@@ -106,18 +113,14 @@ fn put_messages(comm: &mut Communicator, messages: &[Operation]) -> Result<(), E
 }
 
 fn put_pair(
-    comm: &mut Communicator,
+    stream: &mut OnStream<'_>,
     send: &Operation,
     recv: &Operation,
-    distance: usize,
+    (to, from): (usize, usize),
 ) -> Result<(), Error> {
-    let (me, size) = (comm.rank(), comm.size());
-    let peers = ((me + distance) % size, (me + size - distance) % size);
-    on_stream(comm, send.stream, |mut stream| {
-        let sent = device_ref(send.send, send.send_len);
-        let received = device_ref(recv.recv, recv.recv_len);
-        stream.send_recv_bytes(sent, peers.0, received, peers.1, send.call.dtype)
-    })
+    let sent = device_ref(send.send, send.send_len);
+    let received = device_ref(recv.recv, recv.recv_len);
+    stream.send_recv_bytes(sent, to, received, from, send.call.dtype)
 }
 
 /// Puts one operation on a stream.

@@ -26,14 +26,13 @@ impl Device {
     }
 }
 
-/// Gives the communicator the device with this number, or else the current one. All ranks call
-/// this, with and without devices.
+/// Gives the communicator the device with this number, if there is one. All ranks call this, with
+/// and without devices.
 pub(crate) fn attach(comm: &mut Communicator, ordinal: Option<c_int>) -> Outcome<Option<Device>> {
-    if !is_present() {
+    let Some(ordinal) = ordinal.filter(|_| is_present()) else {
         comm.use_no_device()?;
         return Ok(None);
-    }
-    let ordinal = ordinal.unwrap_or_else(current_device);
+    };
     let failed = |error| {
         Failure::new(code::UNHANDLED_CUDA_ERROR, format_args!("using device {ordinal}: {error}"))
     };
@@ -53,12 +52,15 @@ pub(crate) fn attach(comm: &mut Communicator, ordinal: Option<c_int>) -> Outcome
     }
 }
 
-/// The device of the thread's current context, or else the first one.
-fn current_device() -> c_int {
+/// The device of this thread's current context, or else the first one; none where no device is.
+pub(crate) fn current() -> Option<c_int> {
+    if !is_present() {
+        return None;
+    }
     let mut device = 0;
     // SAFETY: the driver is there, and `device` is a place for the answer.
     let answer = unsafe { sys::cuCtxGetDevice(&raw mut device) };
-    if answer == CUresult::CUDA_SUCCESS { device } else { 0 }
+    Some(if answer == CUresult::CUDA_SUCCESS { device } else { 0 })
 }
 
 fn answered(doing: &str, answer: CUresult) -> Outcome<()> {

@@ -8,6 +8,7 @@ use super::export;
 use crate::abi::{
     Comm, MAGIC, NO_COLOR, NamedConfig, NcclConfig, NcclUniqueId, SHRINK_ABORT, UNDEFINED, code,
 };
+use crate::device;
 use crate::failure::{Failure, Outcome, give, read};
 use crate::group::{self, Start};
 use crate::handle::Handle;
@@ -88,7 +89,9 @@ unsafe fn init(
     // SAFETY: the caller passes null or a configuration.
     let Config { is_blocking, name } = unsafe { read_config(config) }?;
     let is_blocking = is_blocking.unwrap_or(true);
-    let options = Options { is_blocking, device: None, name };
+    // A group and a communicator that does not block are made on other threads, for which no device
+    // is current.
+    let options = Options { is_blocking, device: device::current(), name };
     // SAFETY: the caller passes a place for a handle.
     unsafe {
         begin(comm, is_blocking, |handle| {

@@ -133,7 +133,10 @@ int main(void) {
   on_threads(2, differing);
   parameters();
   setenv("NCCL_ALGO", "Star", 1);
-  REFUSED(ncclInvalidUsage, "NCCL_ALGO=Star", ncclCommInitRank(&comm, 1, id, 0));
+  OK(ncclCommInitRank(&comm, 1, id, 0));
+  OK(ncclCommDestroy(comm));
+  setenv("NCCL_COMM_ID", "127.0.0.1:5000", 1);
+  REFUSED(ncclInvalidUsage, "NCCL_COMM_ID=127.0.0.1:5000", ncclGetUniqueId(&id));
   puts("refusals are right");
   return 0;
 }
