@@ -113,6 +113,7 @@ const ON_DEVICES: &[&[Function]] = &[
     devices::device::FUNCTIONS,
     devices::device::algorithms::FUNCTIONS,
     devices::device::call_order::FUNCTIONS,
+    devices::device::counts::FUNCTIONS,
     devices::device::direct::FUNCTIONS,
     devices::device::driver_errors::FUNCTIONS,
     devices::device::driver_failures::FUNCTIONS,

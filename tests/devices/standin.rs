@@ -18,6 +18,7 @@ pub(crate) const PEERS: &str = "STANDIN_CUDA_PEERS";
 pub(crate) const WITHOUT: &str = "STANDIN_CUDA_WITHOUT";
 pub(crate) const RANGES: &str = "STANDIN_CUDA_RANGES";
 pub(crate) const ORDER: &str = "STANDIN_CUDA_ORDER";
+pub(crate) const GARBLE: &str = "STANDIN_CUDA_GARBLE";
 pub(crate) const DEPTH: &str = "STANDIN_CUDA_DEPTH";
 pub(crate) const VERSION: &str = "STANDIN_CUDA_VERSION";
 pub(crate) const VISIBLE: &str = "STANDIN_CUDA_VISIBLE";

@@ -67,19 +67,33 @@ fn uuid(device: CUdevice) -> Result<[u64; 2]> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerDevice {
     pub(crate) uuid: [u64; 2],
-    /// The handle of memory that the rank has exported; none if both ranks are threads of one
-    /// process.
+    /// The address of the rank's pattern in its own process.
+    pub(crate) pattern_start: CUdeviceptr,
+    /// The handle of the pattern's memory; none if both ranks are threads of one process.
     pub(crate) handle: Option<[u64; HANDLE_WORDS]>,
 }
 
-/// True if kernels on the device of `context`, which is current, can access a rank's memory.
-/// Enables peer access where that rank is a thread of this process; memory of other processes is
-/// opened when it is allocated. A device that this process can't see is known by its exported
-/// memory alone.
+/// The access of a device to another rank's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PeerAccess {
+    Refused,
+    /// The driver grants it, and other bytes arrive than were written.
+    Damaged,
+    Works,
+}
+
+/// The access of kernels on the device of `context`, which is current, to a rank's memory, from
+/// which `pattern_arrives` reads. Enables peer access where that rank is a thread of this process;
+/// memory of other processes is opened when it is allocated. A device that this process can't see
+/// is known by its exported memory alone.
 ///
 /// # Errors
 /// If the driver refuses a call that the answer needs.
-pub(crate) fn can_reach(context: &CudaContext, wanted: PeerDevice) -> Result<bool> {
+pub(crate) fn can_reach(
+    context: &CudaContext,
+    wanted: PeerDevice,
+    pattern_arrives: impl FnOnce(CUdeviceptr) -> Result<bool>,
+) -> Result<PeerAccess> {
     let (mine, mut found) = (context.cu_device(), None);
     for at in 0..device_count()? {
         let mut device = 0;
@@ -87,11 +101,21 @@ pub(crate) fn can_reach(context: &CudaContext, wanted: PeerDevice) -> Result<boo
         check("finding a device", unsafe { sys::cuDeviceGet(&raw mut device, at) })?;
         found = found.or((uuid(device)? == wanted.uuid).then_some(device));
     }
+    let read =
+        |start| Ok(if pattern_arrives(start)? { PeerAccess::Works } else { PeerAccess::Damaged });
     match (found, wanted.handle) {
-        (Some(device), _) if device != mine && !can_access_peer(mine, device)? => Ok(false),
-        (_, Some(handle)) => PeerMapping::reaches(handle),
-        (Some(device), None) if device != mine => enable_peer_access(mine, device).map(|()| true),
-        (found, None) => Ok(found.is_some()),
+        (Some(device), _) if device != mine && !can_access_peer(mine, device)? => {
+            Ok(PeerAccess::Refused)
+        }
+        (_, Some(handle)) => {
+            Ok(PeerMapping::open_and_read(handle, read)?.unwrap_or(PeerAccess::Refused))
+        }
+        (Some(device), None) if device != mine => {
+            enable_peer_access(mine, device)?;
+            read(wanted.pattern_start)
+        }
+        (Some(_), None) => Ok(PeerAccess::Works),
+        (None, None) => Ok(PeerAccess::Refused),
     }
 }
 

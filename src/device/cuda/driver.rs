@@ -12,7 +12,7 @@ use cudarc::driver::sys::{self, CUresult};
 use crate::error::{Error, Result};
 
 /// The symbols that every call on a device needs; an old driver may lack some.
-const NEEDED: [&str; 50] = [
+const NEEDED: [&str; 51] = [
     "cuCtxEnablePeerAccess",
     "cuCtxPopCurrent_v2",
     "cuCtxPushCurrent_v2",
@@ -44,6 +44,7 @@ const NEEDED: [&str; 50] = [
     "cuMemHostRegister_v2",
     "cuMemHostUnregister",
     "cuMemPoolSetAccess",
+    "cuMemcpyAsync",
     "cuMemcpyDtoDAsync_v2",
     "cuMemcpyDtoHAsync_v2",
     "cuMemcpyHtoDAsync_v2",

@@ -145,19 +145,24 @@ impl PeerMapping {
         }
     }
 
-    /// True if this rank's device can access the memory of a handle. The context is current; this
-    /// process need not see the device of the memory.
+    /// What `read` finds at the address of a handle's memory; none if this rank's device can't
+    /// access it. The context is current; this process need not see the device of the memory.
     ///
     /// # Errors
-    /// If the driver does not open it for another reason.
-    pub(crate) fn reaches(handle: [u64; HANDLE_WORDS]) -> Result<bool> {
+    /// If the driver does not open it for another reason, or `read` fails.
+    pub(crate) fn open_and_read<T>(
+        handle: [u64; HANDLE_WORDS],
+        read: impl FnOnce(CUdeviceptr) -> Result<T>,
+    ) -> Result<Option<T>> {
         match open_handle(handle) {
-            (_, CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED) => Ok(false),
+            (_, CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED) => Ok(None),
             (start, opened) => {
                 check(OPENING, opened)?;
-                // SAFETY: the mapping was just opened, and nothing uses it.
+                let found = read(start);
+                // SAFETY: the mapping was opened above, and nothing uses it any more.
                 let closed = unsafe { sys::cuIpcCloseMemHandle(start) };
-                check("closing another process's device memory", closed).map(|()| true)
+                check("closing another process's device memory", closed)?;
+                found.map(Some)
             }
         }
     }

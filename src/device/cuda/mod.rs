@@ -29,7 +29,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) use context::{CurrentContext, is_capturing, refuse_capture, stream_context};
 pub(crate) use control_block::{CAPTURED_SLOTS, ControlBlocks, MAX_RANKS};
 pub(crate) use device::{
-    DeviceFacts, PeerDevice, can_reach, check_reachable, count_devices, device_facts,
+    DeviceFacts, PeerAccess, PeerDevice, can_reach, check_reachable, count_devices, device_facts,
 };
 pub(crate) use driver::{Driver, driver};
 pub(crate) use failure::{CallFailure, FailedCall};
@@ -41,7 +41,9 @@ pub(crate) use peer_memory::{Announcement, ExportedMemory, MemoryExchange, PeerM
 pub(crate) use pinned::Pinned;
 pub(crate) use release::ContextProbe;
 pub(crate) use ring_executor::RingCalls;
-pub(crate) use selftest::{NO_HANDLES, NO_MEMORY_OPS, NO_REGISTRATION, SelfTest, missing_names};
+pub(crate) use selftest::{
+    DAMAGED_READS, NO_HANDLES, NO_MEMORY_OPS, NO_REGISTRATION, SelfTest, missing_names,
+};
 pub(crate) use staging::{BLOCK_BYTES, BLOCK_COUNT, CopyArea, StagingBuffers, StagingTicket};
 pub(crate) use stream_order::{LastUse, WaitLimit, copy_on_device, pause};
 pub(crate) use watchdog::Watchdog;

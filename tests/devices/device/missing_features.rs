@@ -7,7 +7,7 @@ use std::time::Duration;
 use ringreduce::{Communicator, DataType, DevicePath, ReduceOp};
 
 use super::super::standin::{
-    self, DEVICES, PEERS, RANGES, VISIBLE, WITHOUT, on_standin, this_body,
+    self, DEVICES, GARBLE, PEERS, RANGES, VISIBLE, WITHOUT, on_standin, this_body,
 };
 use super::fixture::{
     address, attach, attach_as, every_verb_short, in_order, raw, refused, stream,
@@ -137,6 +137,20 @@ pub(crate) mod body {
         assert!(found.is_empty(), "{found:?}");
     }
 
+    /// Ranks whose devices read other bytes than were written go by way of the host.
+    pub(crate) fn garbled() {
+        if let Some(mut comm) = this_rank() {
+            return path_in_order(&mut comm);
+        }
+        let settings = |rank: usize| match rank {
+            1 => vec![(GARBLE, "peers".to_owned())],
+            _ => Vec::new(),
+        };
+        let found = warnings(this_body!(garbled), 2, settings);
+        let is_right = |warning: &String| warning.contains("arrives changed at rank 1 (");
+        assert!(found.len() == 1 && found.iter().all(is_right), "{found:?}");
+    }
+
     pub(crate) fn of_a_pool() {
         if let Some(mut comm) = this_rank() {
             return super::of_a_pool(&mut comm);
@@ -168,6 +182,9 @@ on_standin! {
         own_device [DEVICES = "4", PEERS = "all", PATH = "Direct"],
         own_device [DEVICES = "4", PEERS = "ring", PATH = "Ring"],
         own_device [DEVICES = "4", PEERS = "none", PATH = "Host"];
+    memory_that_arrives_changed_is_not_read:
+        garbled [DEVICES = "2", PATH = "Host"],
+        threads [DEVICES = "2", GARBLE = "peers", PATH = "Host"];
     memory_without_a_handle_is_copied_in_pieces: of_a_pool [];
 
     /// Memory that is mapped page by page has no range of its own.

@@ -4,6 +4,7 @@
 
 pub(crate) mod algorithms;
 pub(crate) mod call_order;
+pub(crate) mod counts;
 pub(crate) mod direct;
 pub(crate) mod driver_errors;
 pub(crate) mod driver_failures;

@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::code::{Code, Done};
-use crate::{failing_calls, log};
+use crate::{counts, failing_calls, log};
 
 /// Defines entry points, and their `NAMES`: each has an expression or a block of type `Done`.
 macro_rules! driver {
@@ -42,7 +42,8 @@ pub(crate) fn host_function(function: HostFunction, data: usize) {
 pub(crate) type HostFunction = extern "C" fn(usize);
 
 /// The answer of an entry point as a number.
-pub(crate) fn answer(name: &str, body: impl FnOnce() -> Done) -> u32 {
+pub(crate) fn answer(name: &'static str, body: impl FnOnce() -> Done) -> u32 {
+    counts::add_call(name);
     if IN_HOST_FUNCTION.get() {
         log::misuse(&format!("{name} was called from a host function"));
         return Code::NOT_PERMITTED.0;

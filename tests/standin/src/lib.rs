@@ -9,6 +9,7 @@ mod api;
 mod c;
 mod code;
 mod context;
+mod counts;
 mod delayed_writes;
 mod failing_calls;
 pub mod harness;

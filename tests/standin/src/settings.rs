@@ -62,6 +62,8 @@ pub(crate) struct Settings {
     pub(crate) ranges: Ranges,
     /// True if a stream's write of a value becomes visible late.
     pub(crate) weak: bool,
+    /// True if copies from another process's or another device's memory bring other bytes.
+    pub(crate) garbles: bool,
     /// The allocation, counted from 1, that fails.
     pub(crate) fail_alloc: Option<u64>,
     pub(crate) fail_call: Vec<FailingCall>,
@@ -83,6 +85,7 @@ impl Default for Settings {
             without: Without::default(),
             ranges: Ranges::Allocation,
             weak: false,
+            garbles: false,
             fail_alloc: None,
             fail_call: Vec::new(),
             memory: 16 << 30,
@@ -150,6 +153,7 @@ impl Settings {
                 let known = [("all", Peers::All), ("ring", Peers::Ring), ("none", Peers::None)];
                 self.peers = one_of(value, &known)?;
             }
+            "GARBLE" => self.garbles = one_of(value, &[("peers", true)])?,
             "FAIL_ALLOC" => self.fail_alloc = Some(number(value, u64::MAX)?),
             "FAIL_CALL" => {
                 self.fail_call =
@@ -216,6 +220,7 @@ mod tests {
             ("VISIBLE", "0,GPU-1"),
             ("WITHOUT", "luck"),
             ("ORDER", "strong"),
+            ("GARBLE", "all"),
             ("FAIL_CALL", "cuInit"),
             ("FAIL_CALL", "cuInit:0"),
             ("FAIL_CALL", "cuInit:1,"),

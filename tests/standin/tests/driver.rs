@@ -85,6 +85,7 @@ tests! {
     pageable_memory_is_read_at_the_call: calls::staging [];
     the_legacy_stream_waits_for_blocking_streams: calls::legacy [];
     graphs_replay: graphs::replay [QUEUES = "1"] [QUEUES = "unlimited"];
+    calls_and_work_are_counted: graphs::counted [];
     captures_refuse_synchronization: graphs::forbidden [];
     device_memory_is_limited: settings::memory [MEMORY = "1000000"];
     several_devices: settings::devices [DEVICES = "3"];
@@ -99,6 +100,7 @@ tests! {
 const OTHER_CHILDREN: &[(&str, fn())] = &[
     ("touch", calls::touch),
     ("leak", calls::leak),
+    ("counted_nothing", graphs::counted_nothing),
     ("order", settings::order),
     ("bounded", settings::bounded),
     ("ipc", sharing::parent),
@@ -133,6 +135,11 @@ fn an_unknown_setting_ends_the_process() {
     for wrong in [("STANDIN_CUDA_QUEUE", "1"), ("STANDIN_CUDA_FAIL_CALL", "cuNothing:1")] {
         assert_eq!(result("leak", &[wrong], DEADLINE), Some(false));
     }
+}
+
+#[test]
+fn an_unknown_counter_ends_the_process() {
+    assert_eq!(result("counted_nothing", &[], DEADLINE), Some(false));
 }
 
 #[test]

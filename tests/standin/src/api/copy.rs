@@ -86,6 +86,8 @@ driver! {
         device(&[from], bytes).and_then(|()| copy_now(to, from, bytes));
     fn cuMemcpyDtoHAsync_v2(to: u64, from: u64, bytes: usize, stream: Handle) =
         device(&[from], bytes).and_then(|()| copy_later(to, from, bytes, stream));
+    fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: Handle) =
+        copy_later(to, from, bytes, stream);
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: Handle) =
         device(&[to, from], bytes).and_then(|()| copy_later(to, from, bytes, stream));
     fn cuMemcpyPeerAsync(

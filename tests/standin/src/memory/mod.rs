@@ -12,6 +12,7 @@ pub(crate) use ipc::{Handle, close, export, open};
 pub(crate) use map::{Mapping, copy, fill, is_reserved};
 
 use crate::code::{Code, Done};
+use crate::context::Context;
 use crate::{log, settings};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +49,11 @@ pub(crate) struct Block {
 impl Block {
     pub(crate) fn end(&self) -> u64 {
         self.at + self.bytes as u64
+    }
+
+    /// True for memory of another process, or of another device than the context's.
+    pub(crate) fn is_apart(&self, context: &Context) -> bool {
+        self.kind == Kind::Opened || self.is_on_device() && self.owner.device != context.device
     }
 
     pub(crate) fn is_on_device(&self) -> bool {

@@ -42,11 +42,13 @@ pub(crate) struct View<'a> {
     find: &'a mut dyn FnMut(u64) -> Option<Range>,
     found: Vec<Range>,
     last: usize,
+    /// Bytes that the kernel has written.
+    pub(crate) written: usize,
 }
 
 impl<'a> View<'a> {
     pub(crate) fn new(find: &'a mut dyn FnMut(u64) -> Option<Range>) -> Self {
-        Self { find, found: Vec::new(), last: 0 }
+        Self { find, found: Vec::new(), last: 0, written: 0 }
     }
 
     /// The host address of `bytes` at a device address.

@@ -131,6 +131,7 @@ impl Thread {
         aligned(address, bytes * a.count)?;
         if at.space == Space::Global {
             let host = env.view.host(address, bytes * a.count)?;
+            env.view.written += bytes * a.count;
             for (n, &reg) in a.as_slice().iter().enumerate() {
                 store(host + n * bytes, bytes, self.get(reg));
             }

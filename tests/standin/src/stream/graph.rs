@@ -53,9 +53,9 @@ impl Exec {
             };
             let mut deps: Vec<_> = node.deps.iter().map(|&dep| ends[dep].clone()).collect();
             deps.push(begin.clone());
-            ends.push(lane.enqueue(node.work.clone(), deps)?);
+            ends.push(lane.enqueue_part(node.work.clone(), deps)?);
         }
-        *last = stream.enqueue(Work::Keep(self.graph.objects.clone()), ends)?;
+        *last = stream.enqueue_part(Work::Keep(self.graph.objects.clone()), ends)?;
         Ok(())
     }
 }

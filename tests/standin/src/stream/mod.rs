@@ -24,6 +24,7 @@ pub(crate) use work::{Source, Work};
 
 use crate::code::{Code, Done};
 use crate::context::{self, Context};
+use crate::counts;
 use crate::registry::{Handle, Registry, lock, new_handle};
 use crate::settings::Queues;
 use capture::Branch;
@@ -168,6 +169,16 @@ impl Stream {
 
     /// Enqueues work that waits for other work too.
     pub(crate) fn enqueue(
+        self: &Arc<Self>,
+        work: Work,
+        deps: Vec<Arc<Completion>>,
+    ) -> Done<Arc<Completion>> {
+        counts::add("submissions", 1);
+        self.enqueue_part(work, deps)
+    }
+
+    /// Enqueues work that is a part of a submission, as the nodes of a graph are.
+    fn enqueue_part(
         self: &Arc<Self>,
         work: Work,
         deps: Vec<Arc<Completion>>,

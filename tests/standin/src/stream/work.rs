@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::memory::{self, Block, Kind};
 use crate::ptx::run::{Launch, Range, View};
 use crate::registry::lock;
-use crate::{delayed_writes, log};
+use crate::{counts, delayed_writes, log, settings};
 
 /// The source of a copy.
 #[derive(Clone, Debug)]
@@ -73,6 +73,7 @@ impl Work {
         if !matches!(self, Self::Launch(_)) {
             delayed_writes::flush();
         }
+        counts::add_work(self);
         match self {
             Self::Nothing | Self::Keep(_) => Ok(()),
             Self::Launch(launch) => run_kernel(launch, context),
@@ -80,8 +81,11 @@ impl Work {
                 let (to, _block) = host(*to, *bytes)?;
                 match from {
                     Source::At(from) => {
-                        let (from, _block) = host(*from, *bytes)?;
+                        let (from, block) = host(*from, *bytes)?;
                         memory::copy(to, from, *bytes);
+                        if settings::get().garbles && block.is_some_and(|it| it.is_apart(context)) {
+                            memory::fill(to, 0xff, 1, *bytes);
+                        }
                     }
                     Source::Bytes(from) => memory::copy(to, from.as_ptr() as usize, from.len()),
                 }
@@ -115,7 +119,9 @@ fn run_kernel(launch: &Launch, context: &Context) -> Done {
         used.push(block);
         Some(range)
     };
-    let ended = launch.run(&mut View::new(&mut find), &|| context.is_lost());
+    let mut view = View::new(&mut find);
+    let ended = launch.run(&mut view, &|| context.is_lost());
+    counts::add("bytes", view.written);
     delayed_writes::flush();
     ended.map_err(|fault| {
         log::misuse(&format!(

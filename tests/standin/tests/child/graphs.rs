@@ -4,7 +4,7 @@
 use cudarc::driver::CudaGraph;
 use cudarc::driver::sys::{self, CUresult as R, CUstreamCaptureMode as Mode};
 
-use super::{add, adder, address, allocate, call, context, streams, write};
+use super::{add, adder, address, allocate, call, context, count, streams, wait, write};
 
 const FLAGS: sys::CUgraphInstantiate_flags =
     sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
@@ -32,6 +32,36 @@ pub(crate) fn replay() {
         graph.launch().unwrap();
     }
     assert_eq!(main.clone_dtoh(&sum).unwrap(), vec![5.0; 64]);
+}
+
+/// A graph that is launched twice is two submissions, and the counters have all its work.
+pub(crate) fn counted() {
+    let context = context();
+    // SAFETY: one stream uses all memory.
+    unsafe { context.disable_event_tracking() };
+    let [stream, _] = streams(&context);
+    let list = stream.clone_htod(&[1_f32; 64]).unwrap();
+    let (flag, adder, at) = (allocate(4), adder(), address(&list));
+    stream.begin_capture(Mode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
+    add(adder, &stream, [at; 3], 64).unwrap();
+    write(stream.cu_stream(), flag, 1);
+    wait(stream.cu_stream(), flag, 1);
+    let graph = stream.end_capture(FLAGS).unwrap().unwrap();
+    stream.synchronize().unwrap();
+    let names = ["cuGraphLaunch", "submissions", "kernels", "copies", "waits", "writes", "bytes"];
+    let before = names.map(count);
+    graph.launch().unwrap();
+    graph.launch().unwrap();
+    assert_eq!(stream.clone_dtoh(&list).unwrap(), [4.0; 64]);
+    let found: Vec<_> =
+        names.iter().zip(before).map(|(name, before)| count(name) - before).collect();
+    assert_eq!(found, [2, 3, 2, 1, 2, 2, 3 * 256 + 2 * 4]);
+}
+
+/// A counter that does not exist.
+pub(crate) fn counted_nothing() {
+    drop(context());
+    count("luck");
 }
 
 pub(crate) fn forbidden() {

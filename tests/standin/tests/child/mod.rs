@@ -6,7 +6,7 @@ pub(crate) mod graphs;
 pub(crate) mod settings;
 pub(crate) mod sharing;
 
-use std::ffi::{CString, c_void};
+use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUdeviceptr, CUfunction, CUstream};
@@ -93,6 +93,18 @@ fn add(
 /// The address of a slice, for calls that cudarc does not make.
 fn address<T>(slice: &CudaSlice<T>) -> CUdeviceptr {
     slice.device_ptr(slice.stream()).0
+}
+
+/// A counter of the stand-in.
+fn count(name: &str) -> u64 {
+    type Count = unsafe extern "C" fn(*const c_char) -> u64;
+    let name = CString::new(name).unwrap();
+    // SAFETY: the library is loaded and stays so.
+    let library = unsafe { sys::culib() };
+    // SAFETY: the function has this type.
+    let count = unsafe { library.get::<Count>(b"standinCount") }.unwrap();
+    // SAFETY: the name ends with a zero.
+    unsafe { count(name.as_ptr()) }
 }
 
 /// Pinned words, all 0, which stay as long as the process.
