@@ -30,7 +30,7 @@ use crate::sim::Speed;
 use crate::sync::UsableCpus;
 
 /// The first line of a cache file. A file of another layout has another number.
-const FORMAT_LINE: &str = "ringreduce speeds 12";
+const FORMAT_LINE: &str = "ringreduce speeds 13";
 
 /// The most bytes that are read of a cache file.
 const MAX_FILE_BYTES: u64 = 256 << 10;

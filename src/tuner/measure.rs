@@ -15,7 +15,7 @@ use crate::schedule::{Algorithm, Collective};
 
 /// Seconds for all trials, in the region of a host and over links: calls over TCP take longer, and
 /// so does the start of jobs with several hosts.
-const BUDGET_SECONDS: [f64; 2] = [0.15, 0.4];
+const BUDGET_SECONDS: [f64; 2] = [0.15, 0.5];
 /// The part of the budget after which no further collective or length is tried for the first time.
 /// The rest is for more tries of the algorithms that are close.
 const SURVEY_PART: f64 = 0.7;
